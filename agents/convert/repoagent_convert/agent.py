@@ -8,14 +8,122 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.api import Agent, AgentModel, CancelledError, Conversion, ConversionSource
-from repoagent_convert.accelerators import parameters_of
-from repoagent_convert.layout import copy_others, find_versions
 from repoagent_convert.options import CHECKPOINT, Options, check_file_name, parse_parameters
 
 if TYPE_CHECKING:
     from repoagent.api import ModelConfig
+from typing import TYPE_CHECKING
 
-__all__ = ["ConvertAgent"]
+from repoagent.api import InvalidArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from repoagent.api import ModelConfig
+import os
+import shutil
+from collections.abc import Collection
+
+from repoagent.api import UnsafePathError
+
+__all__ = ["ConvertAgent", "copy_others", "find_versions", "parameters_of"]
+
+
+def find_versions(root: Path) -> list[str]:
+    """The version directories of ``root``, by number.
+
+    Raises:
+        InvalidArgumentError: there is none.
+        UnsafePathError: one of them is a link.
+    """
+    versions = sorted((path.name for path in root.iterdir() if _is_version(path)), key=int)
+    if not versions:
+        raise InvalidArgumentError("the model has no version directory (1, 2, ...), so there is nothing to convert")
+    for number in versions:
+        if (root / number).is_symlink():
+            raise UnsafePathError(f"{number} is a symbolic link, which is not followed")
+    return versions
+
+
+def _is_version(path: Path) -> bool:
+    name = path.name
+    return path.is_dir() and name.isascii() and name.isdigit() and not name.startswith("0")
+
+
+def copy_others(root: Path, target: Path, leave_out: Collection[str], directory: str = "") -> int:
+    """Copy what is in ``directory`` of ``root`` to ``target``, but the files and directories ``leave_out``.
+
+    Empty directories are kept: the one of a version may be all there is of it. Returns the number of bytes.
+
+    Raises:
+        UnsafePathError: there is a link, or something that is neither file nor directory.
+    """
+    copied = 0
+    with os.scandir(root / directory) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        path = f"{directory}/{entry.name}" if directory else entry.name
+        if path in leave_out:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            (target / path).mkdir(mode=0o700)
+            copied += copy_others(root, target, leave_out, path)
+        elif entry.is_file(follow_symlinks=False):
+            shutil.copyfile(entry.path, target / path)
+            copied += entry.stat().st_size
+        else:
+            raise UnsafePathError(f"{path} is a link or a special file, which is not copied")
+    return copied
+
+
+_TENSORRT: Final = "tensorrt"
+_NAMES: Final[Mapping[str, str]] = {
+    "max_workspace_size_bytes": "workspace",
+    "trt_max_workspace_size": "workspace",
+    "trt_builder_optimization_level": "optimization_level",
+    "trt_profile_min_shapes": "min_shapes",
+    "trt_profile_opt_shapes": "opt_shapes",
+    "trt_profile_max_shapes": "max_shapes",
+}
+_WITHOUT_EFFECT: Final = frozenset(
+    {"minimum_segment_size", "max_cached_engines", "trt_max_partition_iterations", "trt_min_subgraph_size"}
+    | {"trt_engine_cache_enable", "trt_engine_cache_path", "trt_engine_cache_prefix"}
+    | {"trt_timing_cache_enable", "trt_timing_cache_path"}
+)
+"""About parts of a model, and caches of a provider: here the whole model becomes one plan, and the plan is kept."""
+_PRECISIONS: Final = frozenset({"precision_mode", "trt_fp16_enable", "trt_int8_enable", "trt_bf16_enable"})
+_AS_IT_IS: Final = frozenset({"FP32", "false", "0"})
+
+
+def parameters_of(config: "ModelConfig | None") -> dict[str, str]:
+    """Those that stand for a GPU accelerator ``tensorrt``; none if the configuration does not name it.
+
+    Raises:
+        UnsupportedError: it asks for other numbers than the model has, which a strongly typed plan cannot have.
+        InvalidArgumentError: it has a parameter that means nothing.
+    """
+    if config is None:
+        return {}
+    for one in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if one.name == _TENSORRT:
+            return {"to": _TENSORRT, **_translated(one.parameters)}
+    return {}
+
+
+def _translated(given: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, value in sorted(given.items()):
+        if name in _PRECISIONS:
+            if value not in _AS_IT_IS:
+                raise UnsupportedError(
+                    f"execution_accelerators: {name} '{value}' is not possible: plans are strongly typed, and have the "
+                    "numbers of the model; convert the model itself"
+                )
+        elif name in _NAMES:
+            found[_NAMES[name]] = value
+        elif name not in _WITHOUT_EFFECT:
+            known = ", ".join(sorted({*_NAMES, *_PRECISIONS, *_WITHOUT_EFFECT}))
+            raise InvalidArgumentError(f"execution_accelerators: tensorrt has no parameter '{name}'; there are {known}")
+    return found
+
 
 DEFAULT_FILE_NAME: Final = "model.onnx"
 PROVENANCE: Final = "repoagent_convert"

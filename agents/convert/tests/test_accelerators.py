@@ -1,7 +1,7 @@
 """Triton's way of asking for TensorRT is understood."""
 
 import pytest
-from repoagent_convert.accelerators import parameters_of
+from repoagent_convert.agent import parameters_of
 
 from repoagent.api import InvalidArgumentError, ModelConfig, UnsupportedError
 

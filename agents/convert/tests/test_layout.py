@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from repoagent_convert.layout import copy_others, find_versions
+from repoagent_convert.agent import copy_others, find_versions
 
 from repoagent.api import InvalidArgumentError, UnsafePathError
 

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +17,31 @@ from repoagent.api import (
     walk_beneath,
 )
 from repoagent_fetch import hub, registry, stores, tracking
-from repoagent_fetch.building import VERSION, Build
-from repoagent_fetch.destinations import Destinations
-from repoagent_fetch.evidence import evidence
+from repoagent_fetch.building import VERSION, Build, Destinations
 from repoagent_fetch.options import Options, parse_parameters
 from repoagent_fetch.pins import has_digests
 from repoagent_fetch.plan import Plan, from_text, headers_of, need_files, to_text, with_headers
 
-__all__ = ["FetchAgent"]
+__all__ = ["FetchAgent", "evidence"]
+
+
+def evidence(plan: Plan, fetched: bool) -> dict[str, str]:
+    """One record of the load report; later agents add its source and revision to their own.
+
+    Args:
+        plan: What was fetched.
+        fetched: Whether this load did it; else it came from the cache.
+    """
+    record = {"source": plan.source}
+    if plan.revision:
+        record["revision"] = plan.revision
+    return {
+        **record,
+        "pinned": "yes" if plan.pinned else "no",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "result": "fetched" if fetched else "from the cache",
+    }
+
 
 _SCHEMES: Final[Mapping[str, Callable[[AgentModel, Options], Plan]]] = {
     "hf": hub.resolve,

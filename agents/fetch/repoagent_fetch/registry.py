@@ -7,11 +7,11 @@ ModelPack, KitOps, images of models (modelcar), and plain layers with titles, as
 import hashlib
 import platform
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, UnsupportedError
-from repoagent_fetch.layers import layer
 from repoagent_fetch.options import Options
 from repoagent_fetch.pins import has_digests, with_given_digests
 from repoagent_fetch.plan import Archive, Plan, check_pinned, looked_at, with_headers
@@ -19,7 +19,46 @@ from repoagent_fetch.registry_login import Login
 from repoagent_fetch.server_answers import document, field, items, number, text
 from repoagent_fetch.stores import allowed
 
-__all__ = ["Reference", "is_pinned", "login", "parse", "resolve"]
+__all__ = ["Reference", "is_pinned", "layer", "login", "parse", "resolve"]
+
+
+_PATHS: Final = ("org.cncf.model.filepath", "org.opencontainers.image.title")
+"""Annotations with the path of a file, of ModelPack and of plain layers."""
+_UNPACK: Final = "io.deis.oras.content.unpack"
+_IMAGES: Final = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_MODELS: Final = "models"
+"""Where an image of a model (modelcar) has it."""
+
+
+def layer(descriptor: Mapping[str, Any], config: str, blob: RemoteFile) -> RemoteFile | Archive:
+    """The layer of ``descriptor`` in a manifest whose configuration has the type ``config``.
+
+    Raises:
+        UnsupportedError: a compression that cannot be read here.
+        InvalidArgumentError: a file without a name.
+    """
+    kind = text(descriptor, "mediaType", "a layer").lower()
+    annotations = descriptor.get("annotations")
+    named = annotations if isinstance(annotations, dict) else {}
+    path = next((named[name] for name in _PATHS if isinstance(named.get(name), str)), "")
+    if config in _IMAGES and kind.endswith((".tar", ".tar.gzip", ".tar+gzip", ".tar+zstd", ".tar.zstd")):
+        return Archive(blob, _compression(kind), below=_MODELS)
+    if named.get(_UNPACK) == "true":
+        return Archive(blob, "gzip")
+    if (".kitops." in kind or ".cncf.model." in kind) and "tar" in kind:
+        return Archive(blob, _compression(kind))
+    if kind.endswith(("+gzip", "+zstd")):
+        raise UnsupportedError(f"a layer has the type {kind[:100]!r}: a compressed file that is not an archive")
+    if not path:
+        raise InvalidArgumentError(f"a layer of the type {kind[:100]!r} has no title, so its file has no name")
+    return replace(blob, path=path)
+
+
+def _compression(kind: str) -> str:
+    if kind.endswith("zstd"):
+        raise UnsupportedError("a layer is compressed with zstd, which is not supported; push it as tar or tar+gzip")
+    return "gzip" if kind.endswith("gzip") else ""
+
 
 _URL: Final = re.compile(
     r"oci://(?P<host>[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?)/"

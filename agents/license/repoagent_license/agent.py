@@ -22,12 +22,41 @@ from repoagent_license.host import host_id, model_digest
 from repoagent_license.license_file import LARGEST, read_license, read_public_key
 from repoagent_license.options import Options, parse_parameters
 from repoagent_license.terms import Terms
-from repoagent_license.watch import Watch
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+import threading
 
-__all__ = ["LicenseAgent"]
+__all__ = ["LicenseAgent", "Watch"]
+
+
+_LONGEST_WAIT: Final = 30.0
+"""Seconds after which the clock is looked at again: somebody may have set it, or the machine may have slept."""
+
+
+class Watch:
+    """Calls ``at_end`` once, on a thread of its own, when ``clock`` reaches ``until``; never after :meth:`stop`."""
+
+    def __init__(self, until: datetime, at_end: Callable[[], None], *, clock: Callable[[], datetime]) -> None:
+        self._until = until
+        self._at_end = at_end
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="license-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Wait no more, and return when the thread has ended; again is fine."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        while (left := (self._until - self._clock()).total_seconds()) > 0:
+            if self._stopped.wait(min(left, _LONGEST_WAIT)):
+                return
+        if not self._stopped.is_set():
+            self._at_end()
+
 
 _OLDER: Final = (
     "the model's owner can put back an older license of the same vendor that has not expired yet; the clock of this "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from repoagent_license import watch
+from repoagent_license import agent
 from repoagent_license.agent import LicenseAgent
 from repoagent_license.host import model_digest
 from repoagent_license.license_file import issue_license
@@ -55,7 +55,7 @@ class Unloads:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(LicenseAgent.__init__, "__defaults__", (clock,))
-    monkeypatch.setattr(watch, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(agent, "_LONGEST_WAIT", 0.05)
     return clock
 
 

@@ -1,15 +1,27 @@
 """The agent: refuses a model with files that run code, or of unknown formats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters, opened_files
 from repoagent_scan.findings import Finding, describe
+from repoagent_scan.formats.format import ACCEPTED, RISKS
 from repoagent_scan.modelaudit import audit
-from repoagent_scan.options import parse_parameters
+from repoagent_scan.options import Audit, Options, parse_parameters
 from repoagent_scan.scanning import Scanned, scan
-from repoagent_scan.weaknesses import weaknesses
 
-__all__ = ["ScanAgent"]
+__all__ = ["ScanAgent", "weaknesses"]
+
+
+def weaknesses(options: Options) -> Iterator[str]:
+    """One sentence for each way round a scan with ``options``."""
+    for format_ in sorted(options.formats - ACCEPTED):
+        yield f'allow = "{format_}" accepts files of that kind from the model\'s owner: {RISKS[format_]}'
+    for pattern in options.files:
+        yield f'allow_file = "{pattern}" lets the model\'s owner put anything there; leave it out'
+    for operator in sorted(options.operators):
+        yield f'allow_operator = "{operator}" accepts operators that no scan looks into; pin the library that has them'
+    if options.audit is Audit.AUTO:
+        yield 'without modelaudit = "required", a server on which modelaudit is missing scans formats only'
 
 
 class ScanAgent(Agent):

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 from repoagent.api import (
     Agent,
@@ -16,16 +19,95 @@ from repoagent.api import (
     read_key,
 )
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.evidence import evidence
 from repoagent_verify.keyless import check_root
 from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.signatures import Signer
 from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
-from repoagent_verify.weaknesses import weaknesses
 
-__all__ = ["VerifyAgent"]
+__all__ = ["VerifyAgent", "evidence", "weaknesses"]
+
+
+def weaknesses(options: Options, *, certificates: bool) -> Iterator[str]:
+    """One sentence for each way round a check of ``options``; nothing if it covers every file of the model.
+
+    ``certificates``: the parameters name certificates to trust.
+    """
+    yield from _directory(options.directory)
+    yield from _files(options)
+    yield from _signers(options, certificates)
+
+
+def _directory(directory: str) -> Iterator[str]:
+    if directory == ".":
+        return
+    also = "" if directory == "*" else ", and add a version directory that is served instead"
+    yield (
+        f'directory = "{directory}" leaves the rest of the model unsigned: its owner can rewrite config.pbtxt{also}; '
+        "leave 'directory' out and sign the whole model"
+    )
+
+
+def _files(options: Options) -> Iterator[str]:
+    if options.anything:
+        yield 'unsigned = "*" lets the model\'s owner add any file, such as a new version directory; leave it out'
+    for path in options.unsigned:
+        yield f"the model's owner can write anything to '{path}', which need not be signed; leave it out of 'unsigned'"
+    if options.strict is False:
+        yield "strict = false accepts files that the signer, or the specification, left unsigned; leave it out"
+
+
+def _signers(options: Options, certificates: bool) -> Iterator[str]:
+    if options.identity is not None and options.identity.endswith("*"):
+        yield (
+            f'identity = "{options.identity}" accepts what that workflow signs on any such branch or tag; '
+            "protect them, or name one"
+        )
+    if options.at is not None:
+        yield (
+            f"at = {options.at.isoformat()} accepts certificates that have expired since, also with a stolen key; let "
+            "the signer sign again, and leave it out"
+        )
+    if certificates and options.subject is None:
+        yield (
+            "every certificate for signing code that leads to the trusted one is accepted; name the signer with "
+            "'subject'"
+        )
+
+
+_VERIFIER: Final = "repoagent-verify"
+
+
+def evidence(part: str, verified: Verified | None) -> dict[str, str]:
+    """One record of the load report.
+
+    Args:
+        part: The directory that was signed by itself; empty: the whole model.
+        verified: What holds; None: the model is refused, and the report has the reason beside the record.
+    """
+    record = {"verifier": _VERIFIER, "version": _version(), "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    if part:
+        record["part"] = part
+    if verified is None:
+        return {**record, "result": "refused"}
+    signer = verified.signer
+    return {
+        **record,
+        "result": "verified",
+        "digest": f"sha256:{verified.manifest.root_digest}",
+        "signer": signer.name,
+        "method": signer.method,
+        "trust_root": f"sha256:{signer.trust_root}",
+    }
+
+
+@cache
+def _version() -> str:
+    try:
+        return version(_VERIFIER)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
 
 
 class VerifyAgent(Agent):

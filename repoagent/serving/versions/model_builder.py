@@ -43,7 +43,7 @@ from repoagent.serving.versions.reuse import Built, Kept, Present, keep
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
-from repoagent.storage.repositories.versions import version_numbers
+from repoagent.storage.repositories.sources import version_numbers
 
 __all__ = ["BuildError", "ModelBuilder"]
 

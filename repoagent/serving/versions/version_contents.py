@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from repoagent.config import ModelConfig, copy
 from repoagent.errors import RepoAgentError
 from repoagent.storage import FileEntry, fingerprint_of
-from repoagent.storage.repositories.versions import version_numbers
+from repoagent.storage.repositories.sources import version_numbers
 
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain

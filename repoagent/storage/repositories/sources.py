@@ -1,8 +1,9 @@
 """One model where its owner put it, before any agent touched it."""
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from repoagent.api.actions import ArtifactType
 from repoagent.beneath import open_beneath, read_up_to
@@ -14,9 +15,18 @@ from repoagent.storage.repositories.filesystems import is_local, open_patiently
 from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.listing import list_directories, list_files
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
-from repoagent.storage.repositories.versions import version_numbers
 
-__all__ = ["MemorySource", "ModelSource", "new_memory_filesystem", "open_source"]
+__all__ = ["MemorySource", "ModelSource", "new_memory_filesystem", "open_source", "version_numbers"]
+
+
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,18}")
+_LARGEST: Final = 2**63 - 1
+
+
+def version_numbers(directories: Iterable[str]) -> list[int]:
+    """The versions among the names of a model's directories, ascending. Names with leading zeros are none."""
+    numbers = (int(name) for name in directories if _VERSION.fullmatch(name))
+    return sorted(number for number in numbers if number <= _LARGEST)
 
 
 class ModelSource:

@@ -1,7 +1,10 @@
 """Private directories for loads, on disk and in memory, removed for sure."""
 
+import ctypes
 import itertools
+import logging
 import os
+import resource
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,12 +17,34 @@ from repoagent.public_text import hide
 from repoagent.storage.paths.names import file_label
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
-from repoagent.storage.workspaces.core_dumps import forbid_core_dumps
 from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
 from repoagent.storage.workspaces.private import default_workspace_path, private_root
 from repoagent.storage.workspaces.process_dir import ProcessRoot, sweep_memory, sweep_root
 
-__all__ = ["Workspace", "WorkspaceRoot"]
+__all__ = ["Workspace", "WorkspaceRoot", "forbid_core_dumps"]
+
+
+_SET_DUMPABLE: Final = 4
+_lock: Final = threading.Lock()
+_forbidden: Final = threading.Event()
+logger = logging.getLogger(__name__)
+
+
+def forbid_core_dumps() -> None:
+    """Let the kernel write no core dump of this process from now on; again is fine.
+
+    The limit alone would not do: a handler in ``core_pattern`` is given the memory whatever the limit says. A process
+    that cannot be dumped cannot be looked into by a debugger of the same user, either. Programs that it starts inherit
+    the limit.
+    """
+    with _lock:
+        if _forbidden.is_set():
+            return
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if ctypes.CDLL(None, use_errno=True).prctl(_SET_DUMPABLE, 0, 0, 0, 0):
+            logger.warning("core dumps cannot be switched off: %s", os.strerror(ctypes.get_errno()))
+        _forbidden.set()
+
 
 _PRIVATE_NAMES: Final = 3
 """A process, a load, a label."""

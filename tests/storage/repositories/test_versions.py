@@ -1,4 +1,4 @@
-from repoagent.storage.repositories.versions import version_numbers
+from repoagent.storage.repositories.sources import version_numbers
 
 
 def test_versions_are_plain_numbers_that_clients_can_ask_for() -> None:

@@ -1,14 +1,44 @@
 """The five parts of a file and what its header asks for."""
 
+import binascii
 import os
 from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.api import read_json
 from repoagent_decrypt.files.errors import DamagedError
-from repoagent_decrypt.jwe.encoding import decode
 
-__all__ = ["LARGEST", "Envelope", "read_envelope"]
+__all__ = ["LARGEST", "Envelope", "decode", "read_envelope"]
+
+
+_TO_BASE64: Final = bytes.maketrans(b"-_", b"+/")
+
+
+def decode(text: bytes, what: str) -> bytes:
+    """The bytes that ``text`` stands for; messages call it ``what``.
+
+    Raises:
+        DamagedError: a character that base64url does not have, an impossible length, or more than one way to write it.
+    """
+    if b"+" in text or b"/" in text or b"=" in text:
+        raise DamagedError(f"{what} is not base64url")
+    try:
+        decoded = binascii.a2b_base64(text.translate(_TO_BASE64) + b"=" * (-len(text) % 4), strict_mode=True)
+    except binascii.Error:
+        raise DamagedError(f"{what} is not base64url") from None
+    if not _is_canonical(text, decoded):
+        raise DamagedError(f"{what} is not base64url: its last character has bits that stand for nothing")
+    return decoded
+
+
+def _is_canonical(text: bytes, decoded: bytes) -> bool:
+    """Two texts must not stand for the same bytes: then a file could be changed unnoticed."""
+    rest = len(text) % 4
+    if not rest:
+        return True
+    last = binascii.b2a_base64(decoded[-(rest - 1) :], newline=False).rstrip(b"=")
+    return last == text[-rest:].translate(_TO_BASE64)
+
 
 LARGEST: Final = 2 << 30
 """Bytes of plaintext. Only the end of a JWE shows whether it is authentic, so large ones are the wrong format."""

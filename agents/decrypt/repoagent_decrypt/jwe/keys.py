@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from repoagent.api import read_json
 from repoagent_decrypt.files.errors import DamagedError, KeyFormatError
-from repoagent_decrypt.jwe.encoding import decode
+from repoagent_decrypt.jwe.envelope import decode
 
 __all__ = ["JweKey", "parse_keys"]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from repoagent_decrypt.files.errors import KeyFormatError
-from repoagent_decrypt.tink.keyset import parse_keyset
-from repoagent_decrypt.tink.messages import STREAMING_KEY, keyset_message, streaming_key_message
+from repoagent_decrypt.tink.keyset import STREAMING_KEY, keyset_message, parse_keyset, streaming_key_message
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

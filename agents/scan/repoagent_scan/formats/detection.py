@@ -5,21 +5,132 @@ ways is the more dangerous one.
 """
 
 import codecs
+import lzma
+import tarfile
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
-from repoagent_scan.formats.compressed import format_inside
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.format import ACCEPTED, Format
 from repoagent_scan.formats.npy import check_array, is_array
 from repoagent_scan.formats.onnx import could_be_onnx, is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle
-from repoagent_scan.formats.polyglots import format_behind
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
-from repoagent_scan.formats.sentencepiece import is_sentencepiece
+from repoagent_scan.formats.wire import BYTES, Fields
 
-__all__ = ["detect"]
+__all__ = ["detect", "format_behind", "format_inside", "is_sentencepiece"]
+
+
+_PIECE: Final = 1 << 16
+_MOST_READ: Final = 16 << 20
+_MOST_OPENED: Final = 4 << 20
+_MOST_MEMORY: Final = 64 << 20
+
+
+class _Decompressor(Protocol):
+    """Those of zlib and lzma."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+def format_inside(data: Buffer, check_cancelled: Callable[[], None] = lambda: None) -> Format | None:
+    """What ``data`` is to a program that decompresses it with zlib or LZMA; None if that fails.
+
+    A program reads what it needs: what comes out before an error counts, and what does not end is not waited for.
+    """
+    head = data[:2]
+    if len(head) < 2:
+        return None
+    found = None
+    if head[0] & 0x0F == 8 and int.from_bytes(head, "big") % 31 == 0:
+        found = _opened(zlib.decompressobj(), data, check_cancelled)
+    # The format that knows no magic number: what it finds unlikely to be one, it refuses itself.
+    return found or _opened(lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=_MOST_MEMORY), data, check_cancelled)
+
+
+def _opened(decompressor: _Decompressor, data: Buffer, check_cancelled: Callable[[], None]) -> Format | None:
+    opened = bytearray()
+    for start in range(0, min(len(data), _MOST_READ), _PIECE):
+        check_cancelled()
+        try:
+            opened += decompressor.decompress(data[start : start + _PIECE], _MOST_OPENED)
+        except (zlib.error, lzma.LZMAError) as error:
+            if "limit exceeded" in str(error):
+                return Format.ARCHIVE
+            return Format.PICKLE if looks_like_pickle(bytes(opened)) else None
+        if decompressor.eof or len(opened) >= _MOST_OPENED:
+            break
+    if looks_like_pickle(bytes(opened)):
+        return Format.PICKLE
+    is_open = not decompressor.eof and len(data) <= _MOST_READ and len(opened) < _MOST_OPENED
+    return None if is_open else Format.ARCHIVE
+
+
+_BLOCK: Final = 512
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_ZIP_END: Final = 66_000
+"""The record at the end of a zip archive has at most 64 KiB of comment."""
+
+
+def format_behind(data: Buffer) -> Format | None:
+    """What ``data`` is to programs that do not look at its first bytes; None if it is nothing to them."""
+    if data[:4] in {b"PK\3\4", b"PK\5\6"} or b"PK\5\6" in data[max(0, len(data) - _ZIP_END) :]:
+        return _zip(data)
+    if data[4:8] == b"ORTM":
+        return Format.ORT
+    if _is_tar(data[:_BLOCK]):
+        return Format.ARCHIVE
+    return Format.HDF5 if _is_hdf5(data) else None
+
+
+def _zip(data: Buffer) -> Format:
+    """PyTorch's files are archives with a pickle in them: their names say what they are."""
+    tail = data[max(0, len(data) - (4 << 20)) :]
+    return Format.PICKLE if b".pkl" in tail else Format.ARCHIVE
+
+
+def _is_tar(block: bytes) -> bool:
+    """A tar archive begins with the name of its first member. Old ones have a checksum and no mark."""
+    if block[257:262] == b"ustar":
+        return True
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _is_hdf5(data: Buffer) -> bool:
+    """The signature lies at 0, 512, 1024, 2048, ...: anything may precede it."""
+    offset = 0
+    while offset < len(data):
+        if data[offset : offset + len(_HDF5)] == _HDF5:
+            return True
+        offset = offset * 2 or _BLOCK
+    return False
+
+
+_PIECES, _TRAINER = 1, 2
+_KNOWN: Final = frozenset({1, 2, 3, 4, 5})
+
+
+def is_sentencepiece(data: Buffer) -> bool:
+    """Whether ``data`` reads as a ``ModelProto`` of SentencePiece: pieces and how they were trained, nothing else."""
+    seen = set()
+    try:
+        for number, kind, _, _ in Fields(data, most=2_000_000).of(0, len(data)):
+            if number not in _KNOWN or kind != BYTES:
+                return False
+            seen.add(number)
+    except MalformedError:
+        return False
+    return {_PIECES, _TRAINER} <= seen
+
 
 _MAGIC: Final = (
     (b"\x7fELF", Format.NATIVE),
