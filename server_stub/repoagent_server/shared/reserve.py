@@ -35,6 +35,8 @@ _SHARE: Final = 4
 _UNREAD: Final = 8
 """Of the reserve, one part in so many is the most that answers hold which their clients have not taken."""
 _GROWTH: Final = 16
+_SMALL: Final = 1 << 12
+"""Bytes of a message that may also have the sixteenth beyond the limit: probes are answered while others fill it."""
 _LITTLE: Final = 1 << 18
 _AHEAD: Final = 1 << 25
 """Bytes of answers that may wait for any client, and those of a stream in a burst if the reserve has room."""
@@ -113,6 +115,7 @@ class Reserve:
 
     def __init__(self, limit: int, *, part: bool = False) -> None:
         self.limit = limit
+        self._small = min(_SMALL, limit >> 12)
         self.refused = 0
         """How often there was no room."""
         self._taken = 0
@@ -137,7 +140,8 @@ class Reserve:
         """Hold ``more`` bytes for a message that has ``own`` already; False, and nothing is held, if it is too much."""
         with self._taking:
             held = self._now()
-            if held + more > self.limit and held - own > self.limit // _SHARE:
+            room = self.limit + (self.limit // _GROWTH if own + more <= self._small else 0)
+            if held + more > room and held - own > self.limit // _SHARE:
                 self.refused += 1
                 return False
             self._taken = held + more

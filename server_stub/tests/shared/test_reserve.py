@@ -24,6 +24,18 @@ def test_one_message_may_be_larger_than_the_reserve_as_long_as_others_hold_littl
     assert not reserve.take(0, 1)
 
 
+def test_small_messages_have_room_while_large_ones_fill_the_reserve_and_not_without_end() -> None:
+    limit = 1 << 28
+    reserve = Reserve(limit)
+    assert reserve.take(0, limit // 2)
+    assert reserve.take(0, limit // 2)
+    assert not reserve.take(0, 1 << 16), "a large one has none"
+    assert reserve.take(0, 5), "a probe has"
+    while reserve.take(0, 4096):
+        assert reserve.held <= limit + limit // 16
+    assert reserve.held > limit + limit // 16 - 4096
+
+
 def test_memory_is_counted_until_its_last_view_is_gone() -> None:
     reserve, memory = Reserve(1000), Memory(b"12345678")
     hold = reserve.hold()
