@@ -21,12 +21,12 @@ FIXED: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-PATTERNS: Final = ("docs/**/*", "agents/*/README.md", "examples/**/README.md", "server_stub/README.md")
+PATTERNS: Final = ("docs/**/*", "agents/*/README.md", "examples/**/README.md", "llm/README.md", "server_stub/README.md")
 IMAGES: Final = {".svg", ".png", ".gif"}
 API: Final = {
     "api": "repoagent.api",
     "server": "repoagent.server",
-    "executor": "repoagent_llm",
+    "executor": "repoagent_llm.interface",
     "testing": "repoagent.testing",
     "frontends": "repoagent_server",
 }

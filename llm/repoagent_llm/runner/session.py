@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from repoagent.beneath import open_beneath
+from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent_llm.runner.options import RunnerOptions
@@ -50,6 +51,7 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
         if options.own_weights and spec.graph is None:
             _take_weights(settings, spec, operated.outside, opened)
         try:
+            bound_folding(settings, operated.graph, spec.place)
             session = ort.InferenceSession(operated.graph, settings, providers=["CPUExecutionProvider"])
         except Exception as error:  # it has errors of its own for weights that are missing, and for much else
             raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
