@@ -15,13 +15,14 @@ import click
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, replace_file
 from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
 from repoagent_checksum.check import Verdict, check, find_digest_files
-from repoagent_checksum.digest_file import format_digest_file, trusted_entries
+from repoagent_checksum.digest_file import format_digest_file
 from repoagent_checksum.file_names import show
 from repoagent_checksum.findings import Kind
 from repoagent_checksum.hashing import digest_files
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.tree import Tree, scan_tree
+from repoagent_checksum.trusted_digest_files import trusted_entries
 
 __all__ = ["checksum"]
 

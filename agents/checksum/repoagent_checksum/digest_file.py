@@ -9,17 +9,13 @@ In both a line starts with a backslash if its name has a backslash or a line end
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import ALGORITHMS, Algorithm, algorithm_of_length, find_algorithm
 from repoagent_checksum.file_names import plain_name, show
-from repoagent_checksum.json_listings import read_entries
-from repoagent_checksum.options import Request
 
-__all__ = ["STANDARD_NAMES", "Entry", "format_digest_file", "parse_digest_file", "trusted_entries"]
-
+__all__ = ["STANDARD_NAMES", "Entry", "format_digest_file", "parse_digest_file"]
 
 STANDARD_NAMES: Final = tuple(ALGORITHMS[name].sums for name in ("SHA256", "SHA512", "BLAKE2B", "BLAKE3"))
 """The digest files that are looked for when nothing is said: those of algorithms that nobody can forge."""
@@ -133,28 +129,3 @@ def format_digest_file(digests: Mapping[str, str], algorithm: Algorithm, *, tagg
         digest = digests[path]
         lines.append(f"{mark}{algorithm.tag} ({name}) = {digest}\n" if tagged else f"{mark}{digest}  {name}\n")
     return "".join(lines).encode("utf-8", "surrogateescape")
-
-
-def trusted_entries(request: Request, trust_roots: Mapping[str, Path]) -> list[Entry]:
-    """What the digest files say that ``request`` names among ``trust_roots``.
-
-    Raises:
-        InvalidArgumentError: the policy has no trust root of that name, or its file cannot be read or used.
-        UnsafePathError: a line names a file outside of the model.
-        UnsupportedError: a line names an algorithm that is not known here.
-    """
-    return [entry for name in request.trusted for entry in _read(name, trust_roots, request)]
-
-
-def _read(name: str, trust_roots: Mapping[str, Path], request: Request) -> list[Entry]:
-    path = trust_roots.get(name)
-    if path is None:
-        known = ", ".join(sorted(trust_roots)) or "none"
-        raise InvalidArgumentError(
-            f"trusted_manifest '{name}' is not a trust root of the policy's rule for this model; trust roots: {known}"
-        )
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"the trust root '{name}' cannot be read: {error.strerror}") from None
-    return read_entries(data, path.name, request.algorithm)
