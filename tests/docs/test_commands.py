@@ -6,6 +6,7 @@ the page has started last. Commands that install or build are compared with the 
 capitals is a synopsis: its command and its flags must exist.
 """
 
+import ast
 import json
 import os
 import re
@@ -89,10 +90,18 @@ def fault(command: str) -> str | None:
     if words[:2] == ["pip", "install"]:
         return _wrong_requirement(words[2:])
     if words[0] == "python" and words[1].startswith("benchmarks/"):
-        script = TREE / words[1]
         flags = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
-        return next((flag for flag in flags if f'"{flag}"' not in script.read_text()), None)
+        return next((flag for flag in flags if flag not in _flags(TREE / words[1])), None)
     return None
+
+
+def _flags(script: Path) -> set[str]:
+    """The flags of a benchmark: texts of its own, and the arguments of the harness's ``options_of``."""
+    nodes = [*ast.walk(ast.parse(script.read_text()))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("options_of")]
+    named = {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
+    return texts | {f"--{name.replace('_', '-')}" for name in named}
 
 
 def _wrong_requirement(words: list[str]) -> str | None:
