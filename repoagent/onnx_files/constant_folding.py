@@ -4,12 +4,12 @@ ONNX Runtime computes whatever follows from constants alone when it makes a sess
 can end that: a file of a few kilobytes may describe years of it, or any amount of memory. Folding itself changes no
 result, only where it is computed: what is not folded runs with each request, where it can be ended. So the graph is
 read first, without decoding a tensor, and an upper bound of the work decides how large a folded value may be.
+
+ONNX Runtime also infers shapes when it opens a model, at every level of optimisation. Nothing here bounds that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Any, Final
 
@@ -267,11 +267,7 @@ def _refuse_inflation(model: Buffer, functions: Mapping[str, Sequence[str]], nam
         sizes = grown
 
 
-@lru_cache
 def _runtime_version() -> tuple[int, ...]:
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            return tuple(int(part) for part in version(name).split(".")[:2])
-        except (PackageNotFoundError, ValueError):
-            continue
-    return (0,)
+    import onnxruntime  # who has options to set has imported it
+
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
