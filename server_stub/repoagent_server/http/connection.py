@@ -19,7 +19,7 @@ from repoagent_server.http.reader import Limits, Reading, RequestReader
 from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
 from repoagent_server.http.service import HttpService, Refusal
 from repoagent_server.shared.address import address_of
-from repoagent_server.shared.reserve import too_much
+from repoagent_server.shared.reserve import Uptake, too_much
 from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
 __all__ = ["HttpConnection"]
@@ -59,6 +59,8 @@ class HttpConnection(asyncio.Protocol):
         self._progress = 0
         self._resumed = 0
         self._unread = service.reserve.hold_unread()
+        self._written = 0
+        self._uptake = Uptake(service.reserve)
         self._opened = 0.0
         self._large: LargeBody | None = None
         self._peer: PeerIdentity | None = None
@@ -270,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or not pieces:
             return
-        write_pieces(transport, pieces)
+        self._written += write_pieces(transport, pieces)
         if self._unread.size:
             self._unread.resize(transport.get_write_buffer_size())
         self._go_on(transport)
@@ -312,7 +314,9 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if self._unread.keeps_up(transport.get_write_buffer_size()):
-            transport.write(piece if exchange.http_1_0 else chunk(piece))
+            framed = piece if exchange.http_1_0 else chunk(piece)
+            self._written += len(framed)
+            transport.write(framed)
         else:
             transport.abort()
 
@@ -359,17 +363,18 @@ class HttpConnection(asyncio.Protocol):
 
     def close_if_stalled(self) -> None:
         """End it if, since the last call, nothing more has come of a request that has begun (or little, and others need
-        its room), or of the first one, or nothing of an answer that waits has been read."""
+        its room), or of the first one, or nothing of an answer that waits has been read (or little, likewise)."""
         progress = self._progress + (self._large.filled if self._large is not None else 0)
         lags = self._large.lags() if self._large is not None else self._reader.lags()
         silent = progress == self._last_progress
         if (silent and not progress) or (self._reader.state in _UNFINISHED and (lags or silent)):
             self.close()
         self._last_progress = progress
-        unread = (self._resumed, self._transport.get_write_buffer_size()) if self._transport is not None else None
-        if not self._writable and unread == self._last_unread:
+        size = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        taken = self._written - size
+        if self._uptake.lags(taken, size) or (not self._writable and taken == self._last_taken):
             self.abort()
-        self._last_unread = unread
+        self._last_taken = taken
 
     def progress(self) -> float | None:
         """See :class:`Connections`."""
@@ -379,7 +384,7 @@ class HttpConnection(asyncio.Protocol):
         return self._progress + self._resumed + (self._large.filled if self._large is not None else 0)
 
     _last_progress = -1
-    _last_unread: tuple[int, int] | None = None
+    _last_taken = -1
 
 
 def _probe(transport: asyncio.Transport) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "Memory",
     "Reserve",
     "Unread",
+    "Uptake",
     "inflate",
     "too_much",
 ]
@@ -151,6 +152,11 @@ class Reserve:
         """Hold ``size`` bytes less. Takes no lock: the garbage collector calls this, wherever a thread is."""
         self._returned.append(size)
 
+    @property
+    def turned_away(self) -> int:
+        """How often there was no room, for a message or a stream that runs ahead."""
+        return self.refused + (self.unread.refused if self.unread is not self else 0)
+
     def hold_unread(self) -> "Unread":
         """What the answers hold that one client has not taken."""
         return Unread(self)
@@ -233,6 +239,27 @@ class Unread(Hold):
             self._reserve.unread.give(-more)
         self._ahead = size
         return True
+
+
+class Uptake:
+    """How fast one client takes its answers."""
+
+    __slots__ = ("_reserve", "_seen")
+
+    def __init__(self, reserve: Reserve) -> None:
+        self._reserve = reserve
+        self._seen = 0, 0, reserve.turned_away
+
+    def lags(self, taken: int, unread: int) -> bool:
+        """Whether, since the last call, there was no room for another, and the client has taken less than a sixteenth
+        of what was unread then.
+
+        One that takes a byte now and then would keep its answer in memory forever. ``taken``: how many bytes it has
+        taken in all; ``unread``: how many of its answers are in memory.
+        """
+        before, waited, turned_away = self._seen
+        self._seen = taken, unread, self._reserve.turned_away
+        return self._reserve.turned_away != turned_away and taken - before < waited / _GROWTH
 
 
 def too_much() -> UnavailableError:

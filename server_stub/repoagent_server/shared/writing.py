@@ -10,11 +10,14 @@ JOIN_BELOW: Final = 1 << 16
 """Bytes. More than that is not copied once more."""
 
 
-def write_pieces(transport: asyncio.WriteTransport, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Write ``pieces``, at least one, in their order."""
+def write_pieces(transport: asyncio.WriteTransport, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Write ``pieces``, at least one, in their order; how many bytes they are."""
     if len(pieces) == 1:
         transport.write(pieces[0])
-    elif sum(map(len, pieces)) < JOIN_BELOW:
+        return len(pieces[0])
+    size = sum(map(len, pieces))
+    if size < JOIN_BELOW:
         transport.write(b"".join(pieces))
     else:
         transport.writelines(pieces)
+    return size

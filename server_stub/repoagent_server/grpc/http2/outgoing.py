@@ -12,6 +12,7 @@ from repoagent_server.grpc.http2.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
+    ENHANCE_YOUR_CALM,
     FRAME_HEAD,
     HEADERS,
     NO_ERROR,
@@ -189,6 +190,17 @@ class Outgoing:
         if self.streams.get(stream.id) is stream:
             self._end(stream, bytes((_STATUS_NAME, len(status))) + status)
 
+    def drop(self, stream: Stream) -> None:
+        """End a call without the rest of its answer, for which others need the room."""
+        call, stream.call = stream.call, None
+        self._forget(stream)
+        if not stream.ended:
+            self._abandon(stream.id)
+        self.out.append(number_frame(RST_STREAM, stream.id, ENHANCE_YOUR_CALM))
+        self._touch()
+        if call is not None:
+            call.lost()
+
     # What moves answers on.
 
     def go_on(self) -> None:
@@ -236,6 +248,7 @@ class Outgoing:
             share += len(piece)
         self.volume += share
         stream.waiting -= share
+        stream.sent += share
         self._reserve.give(share)
         if queue:
             if stream.window > 0:

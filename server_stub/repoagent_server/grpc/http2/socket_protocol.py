@@ -14,6 +14,7 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.http.connections import Connections
 from repoagent_server.shared.address import address_of
+from repoagent_server.shared.reserve import Uptake
 from repoagent_server.shared.writing import write_pieces
 
 __all__ = ["SocketProtocol", "Times"]
@@ -54,6 +55,11 @@ class SocketProtocol(asyncio.Protocol):
         self._reads_on = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._seen: tuple[float, int, int] | None = None
+        self._reserve = dispatcher.reserve
+        self._written = 0
+        self._uptake = Uptake(self._reserve)
+        self._uptakes: dict[int, Uptake] = {}
+        """Those of the streams whose answers wait."""
         self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
         self.connection.wake = self._wake
 
@@ -145,7 +151,7 @@ class SocketProtocol(asyncio.Protocol):
         connection.dirty = True
         while connection.out and transport is not None:
             pieces = connection.taken()
-            write_pieces(transport, pieces)
+            self._written += write_pieces(transport, pieces)
             if not connection.writable or not connection.stuck:
                 break
             connection.go_on()
@@ -188,12 +194,13 @@ class SocketProtocol(asyncio.Protocol):
         return False
 
     def close_if_stalled(self) -> None:
-        """End it if, since the last call, nothing more has come of what the client began, or it has taken nothing.
-        One that has not had a call is asked to come again with it."""
+        """End it if, since the last call, nothing more has come of what the client began, or it has taken nothing (or
+        little, and others need the room). One that has not had a call is asked to come again with it."""
         connection, transport = self.connection, self._transport
         if transport is None:
             return
-        seen = (self._heard, connection.answers, transport.get_write_buffer_size())
+        size = transport.get_write_buffer_size()
+        seen, lags = (self._heard, connection.answers, size), self._uptake.lags(self._written - size, size)
         before, self._seen = self._seen, seen
         if before is None:
             return
@@ -201,12 +208,21 @@ class SocketProtocol(asyncio.Protocol):
             self.part()
         calls = [stream.call for stream in connection.streams.values() if isinstance(stream.call, RunningCall)]
         begun = connection.unfinished or any(call.unfinished for call in calls)
-        unread = transport.get_write_buffer_size() or any(stream.waiting for stream in connection.streams.values())
-        if (begun and seen[0] == before[0]) or (unread and seen[1:] == before[1:]):
+        unread = size or any(stream.waiting for stream in connection.streams.values())
+        if lags or (begun and seen[0] == before[0]) or (unread and seen[1:] == before[1:]):
             transport.abort()
             return
+        self._drop_dripped()
         for call in calls:
             call.end_if_lagging()
+
+    def _drop_dripped(self) -> None:
+        """End the calls whose answers the client lets flow too slowly, while others need the room."""
+        streams = [stream for stream in self.connection.streams.values() if stream.waiting]
+        self._uptakes = {stream.id: self._uptakes.get(stream.id) or Uptake(self._reserve) for stream in streams}
+        for stream in streams:
+            if self._uptakes[stream.id].lags(stream.sent, stream.waiting):
+                self.connection.drop(stream)
 
     def progress(self) -> float | None:
         """See :class:`Connections`."""

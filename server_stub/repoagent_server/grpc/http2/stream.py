@@ -29,7 +29,8 @@ class Stream:
     """Belongs to its connection. The call that it leads to is let go with its answer, or each would be a cycle."""
 
     __slots__ = (
-        "begun", "call", "ended", "got", "head", "id", "plain", "queue", "received", "tail", "waiting", "window",
+        "begun", "call", "ended", "got", "head", "id", "plain", "queue", "received", "sent", "tail", "waiting",
+        "window",
     )  # fmt: skip
 
     def __init__(self, number: int, head: RequestHead, window: int) -> None:
@@ -51,6 +52,8 @@ class Stream:
         """Of the answer, what waits for a window."""
         self.waiting = 0
         """How many bytes that is."""
+        self.sent = 0
+        """How many bytes have left it."""
         self.tail = b""
         """The frame that follows the queue and ends the stream."""
         self.call: Call | None = None
