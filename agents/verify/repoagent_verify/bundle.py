@@ -22,6 +22,9 @@ _MEDIA_TYPES: Final = re.compile(
     r"application/vnd\.dev\.sigstore\.bundle(\.v0\.3\+json|\+json;version=0\.[123])", re.ASCII
 )
 _MOST_CERTIFICATES: Final = 16
+_LARGEST_CERTIFICATE: Final = 64 << 10
+"""Bytes in DER; those in use have one to eight thousand. The parser makes objects of every name in a certificate, with
+the interpreter's lock held: 15 MB of names stopped all threads for 1.5 seconds and took half a gigabyte."""
 _MOST_VALUES: Final = 10_000
 """Of a bundle, in which the payload is one text and has none of the marks that are counted."""
 
@@ -100,7 +103,12 @@ def _material(material: dict[str, Any]) -> tuple[Method, str, tuple[bytes, ...]]
 def _der(entry: object) -> bytes:
     if not isinstance(entry, dict):
         raise VerificationError("the signature has a certificate that is not an object")
-    return _base64(member(entry, "rawBytes", str, "a certificate"), "a certificate")
+    der = _base64(member(entry, "rawBytes", str, "a certificate"), "a certificate")
+    if len(der) > _LARGEST_CERTIFICATE:
+        raise VerificationError(
+            f"the signature has a certificate of {len(der)} bytes, expected at most {_LARGEST_CERTIFICATE}"
+        )
+    return der
 
 
 def _base64(text: str, what: str) -> bytes:

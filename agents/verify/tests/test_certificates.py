@@ -170,3 +170,30 @@ def test_a_key_of_the_chain_does_not_vouch_by_itself(model: Path, root: Issued) 
         verify(model, by_key, trusted(root), Coverage(""))
     with pytest.raises(VerificationError, match="no certificate is trusted"):
         check(model, leaf, [], Trust((leaf.key.public_key(),)))
+
+
+def test_a_certificate_of_thousands_of_names_is_refused_before_it_is_parsed(model: Path, root: Issued) -> None:
+    """The parser makes an object of each name, with the interpreter's lock held: all threads of the server wait."""
+    names = x509.SubjectAlternativeName([x509.DNSName("a.example")] * 10_000)
+    leaf = issue("leaf", root, extensions=[(names, False)])
+    with pytest.raises(VerificationError, match=r"a certificate of 11\d{4} bytes, expected at most 65536"):
+        check(model, leaf, [], trusted(root))
+
+
+def test_authorities_that_sign_each_other_end_the_search(model: Path, root: Issued) -> None:
+    """Each of them could stand above each other one: the paths to try are more than a billion."""
+    one = issue("A", authority=True)
+    same_name = [replace(one, certificate=again(one, number)) for number in range(14)]
+    with pytest.raises(VerificationError, match="Exceeded maximum signature check limit"):
+        check(model, issue("leaf", one), same_name, trusted(root))
+
+
+def again(issued: Issued, number: int) -> x509.Certificate:
+    """Another certificate for the same name and key, by itself."""
+    old = issued.certificate
+    builder = x509.CertificateBuilder().subject_name(old.subject).issuer_name(old.subject)
+    builder = builder.public_key(issued.key.public_key()).serial_number(number + 1)
+    builder = builder.not_valid_before(old.not_valid_before_utc).not_valid_after(old.not_valid_after_utc)
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return builder.sign(issued.key, hashes.SHA256())
