@@ -43,7 +43,7 @@ def audit(model: AgentModel, root: Path, options: Options) -> list[Finding] | No
         )
     with tempfile.TemporaryDirectory(prefix="repoagent-scan-") as private:
         report = Path(private) / "report.json"
-        argv = [sys.executable, "-m", "repoagent_scan.modelaudit_child", str(root), str(report)]
+        argv = [sys.executable, "-P", "-m", "repoagent_scan.modelaudit_child", str(root), str(report)]
         model.run_child(argv, timeout=options.timeout, env={**_QUIET, "HOME": private})
         return list(_findings(_read(report), root))
 

@@ -51,6 +51,20 @@ def test_what_it_finds_critical_refuses_the_model(load: Scan, program: Path) -> 
     assert "1/w.pkl: modelaudit: calls eval" in str(outcome.error)
 
 
+def test_a_directory_beside_the_server_is_not_run_in_the_childs_place(
+    load: Scan, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators start servers in a directory of models, and a model may be named as the scanner's package."""
+    planted = tmp_path / "models" / "repoagent_scan"
+    planted.mkdir(parents=True)
+    (planted / "__init__.py").touch()
+    (planted / "modelaudit_child.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(planted.parent)
+    program.write_text(answering())
+    assert load(WITH_PICKLE, ALLOWED).loaded
+    assert not (tmp_path / "ran").exists()
+
+
 def test_its_warnings_do_not(load: Scan, program: Path) -> None:
     program.write_text(answering({**CRITICAL, "severity": "warning"}, status=1))
     outcome = load(WITH_PICKLE, ALLOWED)
