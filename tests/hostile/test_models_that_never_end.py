@@ -255,3 +255,31 @@ def test_a_model_that_folds_for_hours_is_opened_at_once_and_its_runs_can_be_ende
     sent.cancel()
     with pytest.raises(CancelledError):
         collector.result("folding")
+
+
+def ranged() -> Any:
+    """As many numbers as ``rounds`` says."""
+    weights = [helper.make_tensor(name, TensorProto.INT64, [], [value]) for name, value in (("zero", 0), ("one", 1))]
+    nodes = [helper.make_node("Squeeze", ["rounds"], ["n"]), helper.make_node("Range", ["zero", "n", "one"], ["y"])]
+    return make_model(nodes, [ROUNDS], [("y", TensorProto.INT64, [-1])], weights)
+
+
+def test_what_values_make_large_never_runs_on_the_thread_that_submits(
+    new_core: NewCore, write: Callable[..., None]
+) -> None:
+    """However quick it was: the next value may take any time, and that thread may be an event loop."""
+    core = new_core()
+    write("ranged", ranged())
+    core.load("ranged")
+    answering = set()
+
+    class Sender(CollectingSender):
+        def send(self, response: Any, final: bool) -> None:
+            answering.add(threading.get_ident())
+            super().send(response, final)
+
+    for _ in range(1000):
+        sender = Sender()
+        core.submit(asking("ranged", 1, sender=sender))
+        assert sender.result("ranged").error is None
+    assert threading.get_ident() not in answering

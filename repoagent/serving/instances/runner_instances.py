@@ -15,7 +15,7 @@ from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import Tensor, input_bytes
 
 __all__ = ["RaggedInstance", "RunnerInstance"]
 
@@ -73,7 +73,8 @@ class RunnerInstance:
             else:
                 outputs = self._run_for((request,), self._run, inputs, request.requested_outputs)
             output_start = time.monotonic_ns()
-            self._note(output_start - input_end, cpu_ns and time.thread_time_ns() - cpu_ns)
+            cpu_ns = cpu_ns and time.thread_time_ns() - cpu_ns
+            self._note(output_start - input_end, cpu_ns, input_bytes(request.inputs))
             if self._reshaper is not None:
                 outputs = self._reshaper.to_client(outputs)
         except Exception as error:
@@ -152,7 +153,8 @@ class RunnerInstance:
         batch.input_end_ns = begin
         outputs = self._run_for(batch.requests, self._run, batch.inputs, batch.wanted)
         batch.output_start_ns = end = time.monotonic_ns()
-        self._note(end - begin, cpu_ns and time.thread_time_ns() - cpu_ns)
+        cpu_ns = cpu_ns and time.thread_time_ns() - cpu_ns
+        self._note(end - begin, cpu_ns, input_bytes(batch.inputs))
         return outputs
 
     def answer(self, batch: Batch) -> None:

@@ -9,6 +9,8 @@ _QUICK_NS: Final = 100_000
 """A run that takes less than this is over sooner than another thread is awake."""
 _QUICK_DEBT_NS: Final = 5_000_000
 """How much longer than that runs may have taken together, lately: about one slice of another process's time."""
+_LARGER: Final = 4
+"""How many times larger than one that was quick an input may be that is expected to be quick."""
 _MOST_DEBT_NS: Final = 1_000_000_000
 _MOST_WAIT_NS: Final = 100_000_000
 _BRIEF_NS: Final = 1_000_000
@@ -22,13 +24,15 @@ class RunTime:
     The instances write it from their threads without a lock: a run that is lost now and then changes nothing.
     """
 
-    __slots__ = ("_debt_ns", "quick", "usual_ns")
+    __slots__ = ("_debt_ns", "quick", "quick_bytes", "usual_ns")
 
     def __init__(self, usual_ns: int = _SHORT_NS) -> None:
         """``usual_ns`` is what is assumed before the first run."""
         self._debt_ns = _QUICK_DEBT_NS
         self.quick = False
         """Lately every request took less time than it takes to wake another thread up for it."""
+        self.quick_bytes = 0
+        """Up to so many bytes of inputs that holds: a few times as many as were quick. Beyond, nobody knows."""
         self.usual_ns = usual_ns
         """How long most runs take; large if that says nothing about the next one. Unlike :attr:`quick` it bears with a
         slow run now and then."""
@@ -44,8 +48,9 @@ class RunTime:
         and what it takes to have another thread do them is nothing beside them."""
         return self.usual_ns < _SHORT_NS
 
-    def note(self, duration_ns: int, cpu_ns: int = 0) -> None:
-        """A run took ``duration_ns``; what a processor did for it meanwhile, if it is known, does not matter.
+    def note(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
+        """A run took ``duration_ns`` for inputs of ``size`` bytes; what a processor did for it meanwhile, if it is
+        known, does not matter.
 
         What it took beyond the limit is a debt, which the next quick runs pay back. So a run that the machine
         interrupted now and then is forgiven, one that took a second is held against the model for ten thousand runs,
@@ -54,12 +59,14 @@ class RunTime:
         debt = self._debt_ns + duration_ns - _QUICK_NS
         self._debt_ns = debt = 0 if debt < 0 else debt if debt < _MOST_DEBT_NS else _MOST_DEBT_NS
         self.quick = debt < _QUICK_DEBT_NS
+        if duration_ns < _QUICK_NS and size * _LARGER > self.quick_bytes:
+            self.quick_bytes = size * _LARGER
         # What is usual falls fast and rises slowly, so that it stays low as long as every tenth run is short.
         usual = self.usual_ns
         self.usual_ns = (usual + duration_ns) >> 1 if duration_ns < usual else min(duration_ns, usual + (usual >> 4))
 
-    def note_computing(self, duration_ns: int, cpu_ns: int = 0) -> None:
-        """A run took ``duration_ns`` in which it only computed on its thread, for ``cpu_ns`` unless that is 0.
+    def note_computing(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
+        """As :meth:`note`: in ``duration_ns`` a run only computed on its thread, for ``cpu_ns`` unless that is 0.
 
         The rest it spent waiting for a processor or for the interpreter, which is no fault of the model: were it held
         against it, then a crowd of threads, or the hops between them, would make it look slow forever. The time of
@@ -67,9 +74,9 @@ class RunTime:
         it as far as it could have been a wait. Once it is not quick any more, only the time of the processor counts.
         """
         if cpu_ns:
-            self.note(cpu_ns)
+            self.note(cpu_ns, 0, size)
         elif self.quick:
-            self.note(duration_ns if duration_ns < _MOST_WAIT_NS else _MOST_WAIT_NS)
+            self.note(duration_ns if duration_ns < _MOST_WAIT_NS else _MOST_WAIT_NS, 0, size)
 
 
 def common_run_time(paces: Iterable[RunTime]) -> RunTime:

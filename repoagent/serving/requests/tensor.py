@@ -1,7 +1,7 @@
 """Tensors as they travel through the core: a data type, and a NumPy array that carries shape and memory."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType
 
@@ -11,7 +11,17 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["NUMPY_TYPES", "Array", "DataType", "ModelName", "ServerEnum", "Tensor", "data_type_of", "model_metadata"]
+__all__ = [
+    "NUMPY_TYPES",
+    "Array",
+    "DataType",
+    "ModelName",
+    "ServerEnum",
+    "Tensor",
+    "data_type_of",
+    "input_bytes",
+    "model_metadata",
+]
 
 
 def _tensor(item: Any, batching: bool) -> dict[str, Any]:
@@ -124,3 +134,21 @@ class Tensor:
         """Wrap anything NumPy understands."""
         array = np.asarray(values)
         return cls(data_type_of(array), array)
+
+
+_FEW: Final = 1024
+_MANY_BYTES: Final = 1 << 62
+
+
+def input_bytes(inputs: Mapping[str, Tensor]) -> int:
+    """How many bytes the values of ``inputs`` are; of more BYTES than are counted in no time, any number."""
+    size = 0
+    for tensor in inputs.values():
+        array = tensor.array
+        if not array.dtype.hasobject:
+            size += array.nbytes
+        elif array.size <= _FEW:
+            size += sum(len(value) if isinstance(value, bytes | str) else _MANY_BYTES for value in array.flat)
+        else:
+            return _MANY_BYTES
+    return size

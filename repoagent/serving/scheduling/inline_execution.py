@@ -2,11 +2,18 @@
 
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
+from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import input_bytes
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Refusal
 
-__all__ = ["InlineExecution"]
+__all__ = ["InlineExecution", "is_quick"]
+
+
+def is_quick(run_time: RunTime, request: InferRequest) -> bool:
+    """Whether ``request`` is over so soon that the thread that submits it, which may be an event loop, executes it."""
+    return run_time.quick and input_bytes(request.inputs) <= run_time.quick_bytes
 
 
 class InlineExecution:

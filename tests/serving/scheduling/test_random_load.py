@@ -29,7 +29,7 @@ CONFIGS = {
 class SlowPace(RunTime):
     """That of a model whose executions always take long, so that an assistant is worth its while."""
 
-    def note(self, duration_ns: int, cpu_ns: int = 0) -> None:
+    def note(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
         pass
 
 

@@ -40,7 +40,7 @@ class OnnxRuntimeModel:
     ) -> None:
         """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later.
 
-        ``loops``: the graph may have loops.
+        ``loops``: see ``may_loop``.
         """
         self._sessions = dict(sessions)
         self._open_on = open_on

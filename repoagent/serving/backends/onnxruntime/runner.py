@@ -37,7 +37,7 @@ class OnnxRuntimeRunner:
         batching: bool = False,
         loops: bool = False,
     ) -> None:
-        """``new_options`` makes ``onnxruntime.RunOptions``; ``loops``: the graph may have loops."""
+        """``new_options`` makes ``onnxruntime.RunOptions``; ``loops``: see ``may_loop``."""
         self._session = session
         self._names = list(outputs)
         self._types = {info.name: info.data_type for info in signature.outputs}

@@ -20,6 +20,11 @@ __all__ = ["MODEL_FILENAME", "may_loop", "model_file", "open_session"]
 
 MODEL_FILENAME: Final = "model.onnx"
 _LOOPS: Final = (b"Loop", b"Scan", b"SequenceMap")
+_SIZES: Final = (
+    b"AffineGrid", b"CenterCropPad", b"ConstantOfShape", b"DFT", b"Expand", b"MaxUnpool", b"MelWeightMatrix",
+    b"OneHot", b"Pad", b"Range", b"Resize", b"Tile", b"Upsample", b"Window",
+)  # fmt: skip
+"""Operators whose outputs are as large as the values of an input say."""
 _CPU: Final = "CPUExecutionProvider"
 
 
@@ -67,12 +72,12 @@ def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[
 
 
 def may_loop(config: "ModelConfig", files: ModelFiles, version: int) -> bool:
-    """Whether the graph may have an operator that repeats others as often as its inputs say.
+    """Whether the graph may have an operator that repeats others as often, or makes as much, as its inputs say.
 
     A model whose names contain that of such an operator is taken for one.
     """
     content = files.bytes(model_file(config, files, version)[1])
-    return any(operator in content for operator in _LOOPS)
+    return any(operator in content for operator in (*_LOOPS, *_SIZES))
 
 
 def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
