@@ -19,7 +19,7 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
-from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick
+from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.request_queue import RequestQueue
@@ -127,7 +127,8 @@ class DirectScheduler(InlineExecution):
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
-        instance = self._pool.take_idle() if is_quick(self._run_time, request) else None
+        run_time = self._run_time
+        instance = self._pool.take_idle() if run_time.quick and is_quick_for(run_time, request) else None
         if instance is None:
             return False
         try:

@@ -14,7 +14,7 @@ from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick
+from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.settings import BatchSettings
@@ -112,7 +112,9 @@ class DynamicBatchScheduler(InlineExecution):
         return self._call(instance, request)
 
     def submit(self, request: InferRequest) -> None:
-        instance = self._idle_instance() if self._quick and is_quick(self._run_time, request) else None
+        run_time = self._run_time
+        here = run_time.quick and self._quick and is_quick_for(run_time, request)
+        instance = self._idle_instance() if here else None
         if instance is None:
             self._enqueue(request)
         else:

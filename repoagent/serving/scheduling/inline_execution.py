@@ -8,12 +8,12 @@ from repoagent.serving.requests.tensor import input_bytes
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Refusal
 
-__all__ = ["InlineExecution", "is_quick"]
+__all__ = ["InlineExecution", "is_quick_for"]
 
 
-def is_quick(run_time: RunTime, request: InferRequest) -> bool:
-    """Whether ``request`` is over so soon that the thread that submits it, which may be an event loop, executes it."""
-    return run_time.quick and input_bytes(request.inputs) <= run_time.quick_bytes
+def is_quick_for(run_time: RunTime, request: InferRequest) -> bool:
+    """Whether a model that is quick is so for ``request``: the thread that submits it may be an event loop."""
+    return input_bytes(request.inputs) <= run_time.quick_bytes
 
 
 class InlineExecution:
