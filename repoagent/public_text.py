@@ -2,7 +2,7 @@
 
 Code that makes or opens such a place names it with :func:`hide` or :func:`hide_url`; the front ends send no text that
 did not pass through :func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left,
-which is what a client knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
+which is what a client knows: ``/dev/shm/repoagent-0/17-ab/3/1-decrypt/m/1/model.onnx`` becomes ``1/model.onnx``.
 """
 
 import logging

@@ -37,6 +37,15 @@ def test_the_server_pulls_in_nothing_of_tensorrt_or_cuda_before_a_model_needs_it
     assert not roots & {"tensorrt", "cuda"}
 
 
+def test_a_loader_is_assembled_without_the_serving_core_and_numpy() -> None:
+    commands = "from repoagent.cli import check, fetch, loading"
+    loader = "from repoagent.loader.assembly import LoaderOptions, open_loader; LoaderOptions()"
+    modules = _modules_after(f"{commands}; {loader}")
+    assert "repoagent.loader.assembly" in modules
+    assert [name for name in modules if name.startswith("repoagent.serving")] == []
+    assert not modules.intersection({"numpy", "onnxruntime", "fsspec", "repoagent.server"})
+
+
 def _texts_of_the_core() -> Iterator[tuple[str, str]]:
     """Each string literal of ``repoagent``, after the file that it stands in."""
     for path in sorted((ROOT / "repoagent").rglob("*.py")):

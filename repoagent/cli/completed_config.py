@@ -1,15 +1,16 @@
 """What a server would make of a model's configuration, for ``repoagent check``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repoagent.config import ModelConfig, redact, write_json
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.options import CoreOptions
 from repoagent.serving.versions.model_builder import ModelBuilder
 
 if TYPE_CHECKING:
+    from repoagent.limits import Limits
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
     from repoagent.loader.plugins import PluginManager
@@ -40,14 +41,23 @@ class Examined:
         return {"version": self.number, "config": write_json(redact(self.config)), "problem": self.problem}
 
 
-def examine(options: CoreOptions, plugins: "PluginManager", loader: "Loader", chain: "LoadedChain") -> list[Examined]:
+def examine(
+    settings: Mapping[str, Mapping[str, str]],
+    strict: bool,
+    limits: "Limits",
+    plugins: "PluginManager",
+    loader: "Loader",
+    chain: "LoadedChain",
+) -> list[Examined]:
     """Complete and check the configuration that the agents have left, for every version that a server would load.
+
+    ``settings`` are those of backends; ``strict`` completes nothing.
 
     Raises:
         RepoAgentError: a server would refuse the model; its chain has failed.
     """
-    registry = BackendRegistry(plugins.registry("backends"), options.backend_config, options.limits)
-    builder = ModelBuilder(registry, strict=options.strict_model_config, admit=loader.admit, limits=options.limits)
+    registry = BackendRegistry(plugins.registry("backends"), settings, limits)
+    builder = ModelBuilder(registry, strict=strict, admit=loader.admit, limits=limits)
     try:
         config = builder.configuration(chain.name, chain.config)
         versions = builder.plan(chain.name, config, chain.files)

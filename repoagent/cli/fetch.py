@@ -57,10 +57,9 @@ def fetch(
     Exits 1 if a model cannot be downloaded. What was downloaded until then is kept, and the next call continues.
     """
     from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
+    from repoagent.loader.assembly import LoaderOptions, open_loader
     from repoagent.loader.plugins import PluginManager
     from repoagent.sentinel import marked
-    from repoagent.serving.assembly import open_loader
-    from repoagent.serving.options import CoreOptions
 
     _check_secrets(urls, given)
     parameters = [(name, value) for name in _OPTIONS for value in _values(given[name])]
@@ -70,8 +69,7 @@ def fetch(
     with ExitStack() as resources:
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
-        options = CoreOptions(
-            repositories=(),
+        options = LoaderOptions(
             repoagent_directory=repoagent_directory or DEFAULT_DIRECTORY,
             repoagents_from_directory=repoagents_from_directory,
             cache_directory=cache_directory,
@@ -121,6 +119,9 @@ class _Planner:
 
     def admit(self, _model_name: str, _config: "ModelConfig") -> None:
         """Nothing is served."""
+
+    def admit_command(self, _model_name: str, _command: str | None) -> None:
+        """Nothing is run."""
 
 
 def _fetch(loader: "Loader", resources: ExitStack) -> dict[str, Any]:

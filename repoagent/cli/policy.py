@@ -106,6 +106,8 @@ def _lines(rule: "Rule") -> "Iterator[str]":
     yield f"agents that the model may name: {_allowed(allowed)}"
     yield f"backends: {_allowed(rule.backends)}"
     yield f"platforms: {_allowed(rule.platforms)}"
+    limited = (rule.backends, rule.platforms) != (None, None)
+    yield f"commands (repoagent run, prepare): {_allowed(() if rule.commands is None and limited else rule.commands)}"
     yield f"a load may bring a configuration: {'yes' if rule.allows_overrides else 'no'}"
     for name, path in rule.trust_roots.items():
         yield f"trust root {name}: {path}"

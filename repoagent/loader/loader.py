@@ -152,6 +152,14 @@ class Loader:
         """
         self._planner.admit(model_name, config)
 
+    def admit_command(self, model_name: str, command: str | None) -> None:
+        """Whether the operator lets the program ``command`` have ``model_name``; None is one that is not known yet.
+
+        Raises:
+            RepoAgentError: the planner refuses it.
+        """
+        self._planner.admit_command(model_name, command)
+
     def close(self, timeout: float | None = 30.0) -> None:
         """Let no more loads in, cancel those that run, and take every living model through its last actions.
 

@@ -47,6 +47,10 @@ class ChainPlanner(Protocol):
         """Judge the configuration that a model is about to be loaded by: what the agents left, and after it was
         completed from the model's files. Raising a :class:`~repoagent.errors.RepoAgentError` refuses the load."""
 
+    def admit_command(self, model_name: str, command: str | None) -> None:
+        """Judge the program that gets a model instead of a backend; None is one that is not known yet. Raising a
+        :class:`~repoagent.errors.RepoAgentError` refuses it."""
+
 
 class ConfigPlanner:
     """Exactly the agents that the configuration names, in its order."""
@@ -59,3 +63,6 @@ class ConfigPlanner:
 
     def admit(self, model_name: str, config: ModelConfig) -> None:
         """Anything goes."""
+
+    def admit_command(self, model_name: str, command: str | None) -> None:
+        """Any program may have it."""

@@ -5,14 +5,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.errors import InvalidArgumentError
-from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.key_schemes import key_providers
+from repoagent.loader.assembly import open_loader
 from repoagent.loader.loader import Loader
-from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
-from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
@@ -39,11 +35,7 @@ from repoagent.serving.server_state import ServerLife
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
-from repoagent.storage import (
-    Cache,
-    Repository,
-    WorkspaceRoot,
-)
+from repoagent.storage import Repository
 
 __all__ = ["CoreParts", "assemble"]
 
@@ -178,46 +170,3 @@ def open_repositories(options: CoreOptions, filesystems: Mapping[str, str]) -> R
         ),
         namespacing=options.model_namespacing,
     )
-
-
-def open_loader(
-    options: CoreOptions,
-    plugins: PluginManager,
-    resources: ExitStack,
-    on_unload_request: Callable[[str, str], None] | None = None,
-    planner: ChainPlanner | None = None,
-) -> Loader:
-    """A loader by ``options``; it and what it needs are closed with ``resources``.
-
-    ``planner`` decides which agents run, before the policy of ``options`` does.
-    """
-    workspaces = WorkspaceRoot(
-        options.workspace_directory,
-        confidential_dir=options.confidential_directory,
-        allow_swap=options.allow_swap,
-        allow_core_dumps=options.allow_core_dumps,
-    )
-    resources.enter_context(workspaces)
-    cache = resources.enter_context(Cache(options.cache_directory, quota=options.cache_quota_bytes))
-    if options.cache_directory is not None:  # The default one may be unusable: who needs no cache does without.
-        cache.check()
-    registry = AgentRegistry(options.repoagent_directory, preferred=options.repoagents_from_directory)
-    policy = read_policy(options.agent_policy) if options.agent_policy is not None else None
-    loader = Loader(
-        registry,
-        workspaces,
-        cache,
-        planner=PolicyPlanner(policy, registry, planner, audit=options.audit) if policy is not None else planner,
-        plugins=plugins,
-        key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
-        filesystems=plugins.registry("filesystems"),
-        converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
-        model_config_name=options.model_config_name,
-        on_unload_request=on_unload_request,
-        limits=options.limits,
-        config_variables=options.config_variables,
-        timeout=options.repository_timeout_seconds,
-        audit=options.audit,
-    )
-    resources.callback(loader.close, options.exit_timeout_seconds)
-    return loader

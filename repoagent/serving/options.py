@@ -3,12 +3,10 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError
-from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.assembly import LoaderOptions
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
@@ -40,15 +38,13 @@ class RateLimitMode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoreOptions:
+class CoreOptions(LoaderOptions):
     """The options of a :class:`~repoagent.serving.core.ServingCore`."""
 
     repositories: tuple[str, ...]
     """Model repositories: directories or URLs, at least one."""
     control_mode: ControlMode = ControlMode.NONE
     poll_seconds: float = 15
-    repository_timeout_seconds: float = 15
-    """How long a remote repository has to answer a question, and for how long a download may be silent."""
     startup_models: tuple[str, ...] = ()
     """EXPLICIT only: models to load at the start; ``"*"`` means all."""
     strict_model_config: bool = False
@@ -59,32 +55,12 @@ class CoreOptions:
     """Whether the server counts as ready only while every model is."""
     ready_models: tuple[str, ...] = ()
     """The models that must be loaded for the server to count as ready; ``strict_readiness`` means nothing then."""
-    exit_timeout_seconds: float = 30
-    """How long ``stop`` waits for running requests and for agents."""
     drain_timeout_seconds: float = 30
     """How long an unload or a reload waits for the running requests of the old model."""
     load_threads: int = 4
     """How many models are loaded at once."""
     load_retry_count: int = 0
     """How often a load that failed in the backend is tried again."""
-    repoagent_directory: Path | None = Path("/opt/tritonserver/repoagents")
-    repoagents_from_directory: tuple[str, ...] = ()
-    """Agents that are taken from there, though a package offers them too."""
-    agent_policy: Path | None = None
-    """The operator's policy file; see docs/reference for what it can demand of every model."""
-    workspace_directory: Path | None = None
-    cache_directory: Path | None = None
-    cache_quota_bytes: int | None = None
-    allow_swap: bool = False
-    """Let confidential plaintext lie in memory although the machine may swap it to disk."""
-    allow_core_dumps: bool = False
-    """Let the kernel write core dumps of this process once it holds confidential plaintext."""
-    confidential_directory: Path | None = None
-    """A memory filesystem for confidential plaintext; by default ``/dev/shm``."""
-    allow_exec_keys: bool = False
-    """Let ``exec:`` key references of models run programs as the server."""
-    model_config_name: str | None = None
-    """Read ``configs/NAME.pbtxt`` of a model, where there is one, instead of ``config.pbtxt``."""
     model_namespacing: bool = False
     """Let models in different repositories have the same name; the repository is the namespace of its models."""
     on_demand: bool = False
@@ -94,8 +70,6 @@ class CoreOptions:
     are unloaded; None is no limit."""
     unload_idle_seconds: float | None = None
     """With ``on_demand``: unload a model that was loaded on demand when it had no request for so long."""
-    config_variables: Mapping[str, str] = field(default_factory=dict)
-    """What ``${NAME}`` stands for in ``config.pbtxt``; without any, such text means nothing special."""
     trace: TraceSettings = field(default_factory=TraceSettings)
     """Which requests are traced into which file; none by default."""
     cache_config: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -108,10 +82,6 @@ class CoreOptions:
     """Settings of backends, by the backend's name."""
     latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
     """What is kept of single requests for the metrics, beside sums and counts: nothing by default."""
-    limits: Limits = DEFAULT_LIMITS
-    """What one model, file or request may take."""
-    audit: Audit = NO_AUDIT
-    """Gets what is done to models: loads, unloads, decisions of the policy, uses of keys."""
     storage_options: Mapping[str, object] | None = None
     """Passed to the filesystems of remote repositories."""
     on_progress: "Callable[[Progress], None] | None" = None

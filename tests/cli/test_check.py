@@ -154,7 +154,7 @@ def test_a_repository_is_not_taken_for_a_model(tmp_path: Path, model: str) -> No
         (tmp_path / "models" / model).write_text("")
     result = check(str(tmp_path / "models"))
     assert result.returncode == 1
-    assert "models is a model repository, not a model; check one of its models, such as " in result.stderr
+    assert "models is a model repository, not a model; name one of its models, such as " in result.stderr
     assert result.stderr.strip().endswith("/models/m")
 
 

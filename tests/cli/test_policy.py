@@ -62,6 +62,7 @@ def test_explain_shows_what_holds_for_a_model(file: Path) -> None:
         "  agents that the model may name: decrypt (version 0.1.*)",
         "  backends: none",
         "  platforms: any",
+        "  commands (repoagent run, prepare): none",
         "  a load may bring a configuration: no",
     ]
 

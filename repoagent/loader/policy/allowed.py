@@ -3,8 +3,10 @@
 Whether an agent is allowed is decided before its code is imported: importing is running.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Final
 
 from repoagent.config import BACKEND_OF_PLATFORM, ModelConfig, executed_by, platform_of
 from repoagent.loader.discovery import AgentInfo
@@ -12,7 +14,12 @@ from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent, Rule
 
-__all__ = ["backend_objections", "objection"]
+__all__ = ["backend_objections", "command_objection", "objection"]
+
+_UNNAMED: Final = (
+    "the policy limits the backends or platforms of the model, and neither judges a command; the operator can allow "
+    'commands by name: commands = ["vllm", "prepare"] in the rule'
+)
 
 
 def objection(info: AgentInfo, allowed: Sequence[AllowedAgent] | None) -> str | None:
@@ -75,6 +82,21 @@ def backend_objections(config: ModelConfig, rule: Rule) -> Iterator[str]:
     for name in sorted({step.model_name for step in config.ensemble_scheduling.step}):
         if rule.members is not None and not any(fnmatchcase(name, pattern) for pattern in rule.members):
             yield _not_allowed("member", name, rule.members)
+
+
+def command_objection(command: str | None, rule: Rule) -> str | None:
+    """Why ``rule`` does not let the program ``command`` have the model; None if it does.
+
+    A program is named by its file's name, or by the path that it is started by. Backends and platforms say nothing of
+    it. ``command`` None is one that is not known yet.
+    """
+    if rule.commands is None:
+        limited = (rule.backends, rule.platforms) != (None, None)
+        return _UNNAMED if limited else None
+    if command is None:
+        return None if rule.commands else _not_allowed("command", "any", ())
+    names = (command, os.path.basename(command))
+    return None if set(names) & set(rule.commands) else _not_allowed("command", command, rule.commands)
 
 
 def _contradicts(config: ModelConfig, backend: str) -> bool:

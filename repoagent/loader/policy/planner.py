@@ -11,7 +11,7 @@ from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
-from repoagent.loader.policy.allowed import backend_objections, objection
+from repoagent.loader.policy.allowed import backend_objections, command_objection, objection
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 from repoagent.storage.secrets.environment import mark_secret
 
@@ -83,6 +83,17 @@ class PolicyPlanner:
         if rule.mode is Mode.OFF:
             return
         for reason in backend_objections(config, rule):
+            self._complain(model_name, rule, InternalError(reason))
+
+    def admit_command(self, model_name: str, command: str | None) -> None:
+        """Check the program that is to have the model.
+
+        Raises:
+            InternalError: in mode enforce, it is not allowed.
+        """
+        self._inner.admit_command(model_name, command)
+        rule = self._policy.rule_for(model_name)
+        if rule.mode is not Mode.OFF and (reason := command_objection(command, rule)) is not None:
             self._complain(model_name, rule, InternalError(reason))
 
     def _check_agent(self, model_name: str, rule: Rule, agent: str) -> None:

@@ -12,7 +12,8 @@ from repoagent.nested_text import read_toml
 __all__ = ["read_policy"]
 
 _RULE_KEYS: Final = frozenset(
-    {"models", "mode", "before", "after", "agents", "backends", "platforms", "members", "trust_roots", "overrides"},
+    {"models", "mode", "before", "after", "agents", "backends", "platforms", "commands", "members", "trust_roots"}
+    | {"overrides"},
 )
 T = TypeVar("T")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
@@ -60,6 +61,7 @@ class _Reader:
             agents=self._optional(table, "agents", where, self._allowed),
             backends=self._optional(table, "backends", where, self._texts),
             platforms=self._optional(table, "platforms", where, self._texts),
+            commands=self._optional(table, "commands", where, self._texts),
             members=self._optional(table, "members", where, self._texts),
             overrides=self._flag(table, "overrides", where),
             trust_roots=self._trust_roots(table.get("trust_roots", {}), f"{where}: trust_roots"),

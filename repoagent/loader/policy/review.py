@@ -50,7 +50,7 @@ def _is_hidden(pattern: str, earlier: Sequence[Rule]) -> bool:
 def _review_rule(rule: Rule, agents: AgentSource) -> Iterator[str]:
     if rule.mode is not Mode.ENFORCE:
         yield f'mode = "{rule.mode.value}" refuses nothing; set mode = "enforce"'
-    if rule.mode is Mode.OFF or () in (rule.backends, rule.platforms):
+    if rule.mode is Mode.OFF or (() in (rule.backends, rule.platforms) and not rule.commands):
         return
     guards = []
     for demand in rule.demanded:

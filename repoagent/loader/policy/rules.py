@@ -63,6 +63,9 @@ class Rule:
     agents: tuple[AllowedAgent, ...] | None = None
     backends: tuple[str, ...] | None = None
     platforms: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
+    """Programs that ``repoagent run`` may give the model to, and ``prepare`` for that command; if None, any may have
+    it, unless the rule limits backends or platforms."""
     members: tuple[str, ...] | None = None
     """Patterns for the models that an ensemble may have as steps."""
     trust_roots: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))

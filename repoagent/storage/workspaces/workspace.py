@@ -14,7 +14,7 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.public_text import hide
-from repoagent.storage.paths.names import file_label
+from repoagent.storage.paths.names import check_model_name, file_label
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
 from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
@@ -46,8 +46,8 @@ def forbid_core_dumps() -> None:
         _forbidden.set()
 
 
-_PRIVATE_NAMES: Final = 3
-"""A process, a load, a label."""
+_PRIVATE_NAMES: Final = 4
+"""A process, a load, a label, the model."""
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - checked to be a tmpfs; our directory in it is private
 
 
@@ -115,7 +115,7 @@ class WorkspaceRoot:
             if self._closed:
                 raise UnavailableError("no new workspace: the workspace root is closed")
             serial = next(self._serial)
-            workspace = Workspace(self, serial, f"{serial}-{file_label(name)}")
+            workspace = Workspace(self, serial, name)
             self._workspaces[serial] = workspace
             return workspace
 
@@ -175,10 +175,10 @@ class _Given:
 class Workspace:
     """The private directories of one load, mode 0700 each. Use it as a context manager or call :meth:`close`."""
 
-    def __init__(self, root: WorkspaceRoot, serial: int, label: str) -> None:
+    def __init__(self, root: WorkspaceRoot, serial: int, model: str) -> None:
         self._root = root
         self._serial = serial
-        self._label = label
+        self._model = _directory_name(model)
         self._count = itertools.count(1)
         self._lock = threading.Lock()
         self._given: dict[str, _Given] = {}
@@ -204,6 +204,8 @@ class Workspace:
 
     def directory(self, label: str, *, confidential: bool = False, size_hint: int | None = None) -> Path:
         """Return the directory called ``label``, made empty when first asked for.
+
+        It has the name of the model, and is the only entry of its parent directory.
 
         Args:
             label: Any text, such as the agent's name; it shows in the path.
@@ -263,11 +265,12 @@ class Workspace:
     def _make(self, label: str, confidential: bool) -> _Given:
         place = self._root._place(confidential)
         process_directory, room = place.open()
-        base = process_directory / self._label
-        path = base / f"{next(self._count)}-{file_label(label)}"
+        base = process_directory / str(self._serial)
+        path = base / f"{next(self._count)}-{file_label(label)}" / self._model
         try:
             base.mkdir(mode=0o700, exist_ok=True)
             self._bases[base] = place
+            path.parent.mkdir(mode=0o700)
             path.mkdir(mode=0o700)
         except OSError as error:
             raise UnavailableError(f"cannot create a workspace directory: {error.strerror}") from error
@@ -286,4 +289,12 @@ class Workspace:
     @staticmethod
     def _drop(given: _Given) -> None:
         given.room.release(given.path)
-        remove_tree(given.path, wipe=given.place.wipe)
+        remove_tree(given.path.parent, wipe=given.place.wipe)
+
+
+def _directory_name(model: str) -> str:
+    """The name of the model, by which other servers call what lies in a directory; else one that resembles it."""
+    try:
+        return check_model_name(model)
+    except RepoAgentError:
+        return file_label(model)

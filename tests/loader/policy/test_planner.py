@@ -36,6 +36,33 @@ def test_an_agent_that_is_not_allowed_is_refused_before_it_is_imported(
     assert [entry.name for entry in strict.plan("m", config("b"))] == ["b"]
 
 
+LIMITED = '[[rule]]\nmodels = ["*"]\nbackends = ["onnxruntime"]\n'
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "refused"),
+    [
+        ('[[rule]]\nmodels = ["other"]\nbackends = []', "vllm", ""),
+        ('[[rule]]\nmodels = ["*"]', "vllm", ""),
+        (LIMITED, "vllm", "neither judges a command"),
+        (LIMITED, None, "neither judges a command"),
+        (f'{LIMITED}commands = ["vllm"]', "vllm", ""),
+        (f'{LIMITED}commands = ["vllm"]', None, ""),
+        (f'{LIMITED}commands = ["vllm"]', "/opt/bin/vllm", ""),
+        (f'{LIMITED}commands = ["/opt/bin/vllm"]', "/opt/bin/vllm", ""),
+        (f'{LIMITED}commands = ["/opt/bin/vllm"]', "/tmp/vllm", "does not allow command '/tmp/vllm'"),
+        ('[[rule]]\nmodels = ["*"]\ncommands = ["vllm"]', "prepare", "does not allow command 'prepare'"),
+        (f'mode = "warn"\n{LIMITED}', "vllm", ""),
+    ],
+)
+def test_a_command_is_allowed_by_name(planner: MakePlanner, rule: str, command: str | None, refused: str) -> None:
+    if refused:
+        with pytest.raises(InternalError, match=refused):
+            planner(rule).admit_command("m", command)
+    else:
+        planner(rule).admit_command("m", command)
+
+
 def test_an_empty_list_allows_no_agent(planner: MakePlanner, config: MakeConfig) -> None:
     with pytest.raises(AgentError, match="no agent"):
         planner('[[rule]]\nmodels = ["*"]\nagents = []').plan("m", config("a"))

@@ -47,7 +47,7 @@ def test_directories_are_private_and_empty_and_asked_again_the_same(roots: Calla
         assert list(first.iterdir()) == []
         assert workspace.directory("0-decrypt") == first
         assert workspace.directory("1-convert") != first
-        for path in (first, first.parent, first.parent.parent):
+        for path in (first, first.parent, *first.parents[1:3]):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
@@ -56,6 +56,16 @@ def test_labels_of_any_text_stay_inside_and_apart(roots: Callable[..., Workspace
         paths = [workspace.directory(label) for label in ("../../x", "__x", "", "..", "\0", "é" * 500)]
         assert len(set(paths)) == len(paths)
         assert all(path.is_relative_to(tmp_path / "work") for path in paths)
+
+
+def test_a_directory_has_the_name_of_the_model_and_its_parent_nothing_else(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("llama.v2 \u00e9") as workspace:
+        one, other = workspace.directory("a"), workspace.directory("b")
+        assert (one.name, other.name) == ("llama.v2 \u00e9", "llama.v2 \u00e9")
+        assert [path.name for path in one.parent.iterdir()] == [one.name]
+        workspace.remove(one)
+        assert not one.parent.exists()
+        assert other.exists()
 
 
 def test_closing_a_workspace_removes_it_and_leaves_others(roots: Callable[..., WorkspaceRoot]) -> None:
@@ -67,7 +77,7 @@ def test_closing_a_workspace_removes_it_and_leaves_others(roots: Callable[..., W
         first.close()
         first.close()
         assert (kept / "file").read_text() == "2"
-        assert len(list(kept.parent.parent.glob("*-m"))) == 1
+        assert [path.name for path in kept.parents[2].iterdir() if path.is_dir()] == [kept.parents[1].name]
         with pytest.raises(UnavailableError, match="closed"):
             first.directory("b")
 
@@ -296,12 +306,12 @@ def test_what_a_cleaner_removes_is_made_again_and_said_once(
     with roots() as root:
         loaded = root.new("loaded")
         lost = loaded.directory("a", confidential=confidential)
-        shutil.rmtree(place if whole else lost.parent.parent)
+        shutil.rmtree(place if whole else lost.parents[2])
         for name in ("m", "n"):
             with root.new(name) as workspace:
                 path = workspace.directory("a", confidential=confidential)
                 (path / "f").write_text("x")
-                for made in (path, path.parent, path.parent.parent, place):
+                for made in (path, path.parent, path.parents[1], path.parents[2], place):
                     assert stat.S_IMODE(made.stat().st_mode) == 0o700
         assert [line for line in caplog.messages if "removed the workspace directory" in line] == caplog.messages
         assert len(caplog.messages) == 1
@@ -333,7 +343,7 @@ def test_cleaners_that_respect_locks_find_the_root_and_the_processs_directory_lo
     roots: Callable[..., WorkspaceRoot], tmp_path: Path
 ) -> None:
     with roots() as root, root.new("m") as workspace:
-        process_directory = workspace.directory("a").parent.parent
+        process_directory = workspace.directory("a").parents[2]
         for directory in (tmp_path / "work", process_directory):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             with pytest.raises(BlockingIOError):  # as systemd-tmpfiles tries to lock it

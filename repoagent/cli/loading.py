@@ -1,0 +1,189 @@
+"""What the commands share that run a model's agents: the flags of a loader, the model, the report of its load."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from repoagent.cli.agent_flags import agent_flags
+from repoagent.cli.limit_flags import limit_flags, take_limits
+from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
+from repoagent.public_text import printable
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
+    from repoagent.audit import Audit
+    from repoagent.limits import Limits
+    from repoagent.storage import ModelSource
+
+__all__ = ["loader_flags", "open_model", "opened_audit", "require_unload", "show_report", "take_loader_options"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_PATH: Final = click.Path(path_type=Path)
+_SAME: Final = (
+    "agent_policy",
+    "allow_exec_keys",
+    "allow_swap",
+    "cache_directory",
+    "confidential_directory",
+    "model_config_name",
+    "repoagents_from_directory",
+    "workspace_directory",
+)
+"""The options whose flags have their names and values."""
+_FLAGS: Final = (
+    click.option("--agent-policy", type=_PATH, help="The operator's policy (a TOML file)."),
+    click.option(
+        "--workspace-directory", type=_PATH, help="Where loads keep private directories. [default: below /tmp]"
+    ),
+    click.option(
+        "--cache-directory",
+        type=_PATH,
+        help="Where results are kept between loads. [default: below the user's cache directory]",
+    ),
+    click.option("--model-config-name", help="Read configs/NAME.pbtxt of the model, if it exists."),
+    click.option(
+        "--allow-config-variables",
+        multiple=True,
+        metavar="NAME",
+        help="A variable that config.pbtxt may use; repeat for more.",
+    ),
+    click.option(
+        "--cache-quota-bytes",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="The largest size of the cache; 0 means no limit.",
+    ),
+    click.option(
+        "--repository-timeout",
+        type=click.IntRange(1),
+        default=15,
+        show_default=True,
+        help="Seconds that a remote store may take to answer.",
+    ),
+    click.option("--confidential-directory", type=_PATH, help="Memory filesystem for plaintext. [default: /dev/shm]"),
+    click.option("--allow-swap", is_flag=True, help="Allow confidential plaintext in memory that may be swapped."),
+    click.option("--allow-exec-keys", is_flag=True, help="Allow key references that run programs (exec:COMMAND)."),
+    click.option("--audit-log", type=_PATH, metavar="FILE", help="Record loads, decisions and uses of keys in FILE."),
+    click.option("--audit-required", is_flag=True, help="Refuse the load while the audit log cannot be written."),
+    click.option("--audit-key", metavar="REF", help="Key reference for an HMAC on each line of the audit log."),
+)
+
+
+def loader_flags(command: _F) -> _F:
+    """Give ``command`` the flags of a loader, which mean what they mean to ``repoagent serve``."""
+    command = limit_flags(command)
+    for flag in reversed(_FLAGS):
+        command = flag(command)
+    return agent_flags(command)
+
+
+def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any]:
+    """Take the values of these flags, but for those of the audit log, as arguments of ``LoaderOptions``."""
+    from repoagent.config.variables import config_variables
+    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
+
+    return {name: values.pop(name) for name in _SAME} | {
+        "repoagent_directory": values.pop("repoagent_directory") or DEFAULT_DIRECTORY,
+        "cache_quota_bytes": values.pop("cache_quota_bytes") or None,
+        "config_variables": config_variables(values.pop("allow_config_variables")),
+        "repository_timeout_seconds": values.pop("repository_timeout"),
+        "limits": take_limits(values),
+        "audit": audit,
+    }
+
+
+@contextmanager
+def opened_audit(values: dict[str, Any]) -> "Iterator[Audit]":
+    """The audit log that the flags ask for; they are taken out of ``values``.
+
+    Raises:
+        click.UsageError: one of them makes no sense without ``--audit-log``.
+        RepoAgentError: it cannot be opened.
+    """
+    from repoagent.audit import NO_AUDIT
+
+    file, required, key = (values.pop(name) for name in ("audit_log", "audit_required", "audit_key"))
+    if file is None:
+        if required or key:
+            raise click.UsageError("--audit-required and --audit-key need --audit-log")
+        yield NO_AUDIT
+        return
+    from repoagent.audit.log import AuditLog, audit_key
+
+    log = AuditLog(file, required=required, key=None if key is None else audit_key(key))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def open_model(model: str, filesystems: Mapping[str, str], limits: "Limits") -> "ModelSource":
+    """The model in the directory, or at the URL, ``model``, as a repository of its parent directory sees it.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidArgumentError: it is a repository.
+    """
+    from repoagent.storage import Repository
+
+    trimmed = model.rstrip("/")
+    if "://" not in trimmed:
+        trimmed = os.path.abspath(trimmed)
+        _refuse_a_repository(Path(trimmed))
+    parent, _, name = trimmed.rpartition("/")
+    if parent.endswith(":/"):
+        parent += "/"  # a model at the top of a filesystem
+    source = Repository.open(parent or "/", filesystems=filesystems, limits=limits).model(name)
+    if source is None:
+        raise NotFoundError(f"there is no model directory {model}")
+    return source
+
+
+def _refuse_a_repository(directory: Path) -> None:
+    """A directory that is no model, and whose directories are models, has been taken for one of them."""
+    if not directory.is_dir() or _is_model(directory):
+        return
+    models = sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and _is_model(entry))
+    if models:
+        raise InvalidArgumentError(
+            f"{directory} is a model repository, not a model; name one of its models, such as {directory / models[0]}"
+        )
+
+
+def _is_model(directory: Path) -> bool:
+    return (directory / "config.pbtxt").is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in directory.iterdir()
+    )
+
+
+def quiet_tracebacks() -> None:
+    """The report has what agents say on purpose; only what surprised them is worth a traceback. A Ctrl-C is not."""
+    logging.getLogger("repoagent.loader").addFilter(
+        lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    )
+
+
+def show_report(report: "LoadReport | None", more: Iterable[str] = (), *, err: bool = False) -> None:
+    """Print the report for people, and the lines ``more``."""
+    if report is not None:
+        for line in (*report.lines(), *more):
+            click.echo(printable(line), err=err)
+
+
+def require_unload(report: "LoadReport") -> None:
+    """A server would go on after a failure in an unload; who runs a command wants to know.
+
+    Raises:
+        InternalError: an agent failed after the load.
+    """
+    failed = [(entry.agent, action) for entry in report.entries for action in entry.actions if action.error]
+    if failed:
+        agent, action = failed[0]
+        raise InternalError(f"the model loads, but agent '{agent}' failed in {action.action}: {action.error}")

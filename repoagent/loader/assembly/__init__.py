@@ -1,0 +1,98 @@
+"""Putting a loader together from its options, for a server and for the commands that need none."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repoagent.audit import NO_AUDIT, Audit
+from repoagent.converters import BUILT_IN_CONVERTERS
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
+from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.key_schemes import key_providers
+from repoagent.loader.loader import Loader
+from repoagent.loader.plan import ChainPlanner
+from repoagent.loader.plugins import PluginManager
+from repoagent.loader.policy import PolicyPlanner, read_policy
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
+
+__all__ = ["LoaderOptions", "open_loader"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The options of a loader. The names of Triton's flags and their defaults, where the meaning is the same."""
+
+    repoagent_directory: Path | None = DEFAULT_DIRECTORY
+    repoagents_from_directory: tuple[str, ...] = ()
+    """Agents that are taken from there, though a package offers them too."""
+    agent_policy: Path | None = None
+    """The operator's policy file; see docs/reference for what it can demand of every model."""
+    workspace_directory: Path | None = None
+    cache_directory: Path | None = None
+    cache_quota_bytes: int | None = None
+    allow_swap: bool = False
+    """Let confidential plaintext lie in memory although the machine may swap it to disk."""
+    allow_core_dumps: bool = False
+    """Let the kernel write core dumps of this process once it holds confidential plaintext."""
+    confidential_directory: Path | None = None
+    """A memory filesystem for confidential plaintext; by default ``/dev/shm``."""
+    allow_exec_keys: bool = False
+    """Let ``exec:`` key references of models run programs as the server."""
+    model_config_name: str | None = None
+    """Read ``configs/NAME.pbtxt`` of a model, where there is one, instead of ``config.pbtxt``."""
+    config_variables: Mapping[str, str] = field(default_factory=dict)
+    """What ``${NAME}`` stands for in ``config.pbtxt``; without any, such text means nothing special."""
+    repository_timeout_seconds: float = 15
+    """How long a remote repository has to answer a question, and for how long a download may be silent."""
+    exit_timeout_seconds: float = 30
+    """How long the end waits for running requests and for agents."""
+    limits: Limits = DEFAULT_LIMITS
+    """What one model, file or request may take."""
+    audit: Audit = NO_AUDIT
+    """Gets what is done to models: loads, unloads, decisions of the policy, uses of keys."""
+
+
+def open_loader(
+    options: LoaderOptions,
+    plugins: PluginManager,
+    resources: ExitStack,
+    on_unload_request: Callable[[str, str], None] | None = None,
+    planner: ChainPlanner | None = None,
+) -> Loader:
+    """A loader by ``options``; it and what it needs are closed with ``resources``.
+
+    ``planner`` decides which agents run, before the policy of ``options`` does.
+    """
+    workspaces = WorkspaceRoot(
+        options.workspace_directory,
+        confidential_dir=options.confidential_directory,
+        allow_swap=options.allow_swap,
+        allow_core_dumps=options.allow_core_dumps,
+    )
+    resources.enter_context(workspaces)
+    cache = resources.enter_context(Cache(options.cache_directory, quota=options.cache_quota_bytes))
+    if options.cache_directory is not None:  # The default one may be unusable: who needs no cache does without.
+        cache.check()
+    registry = AgentRegistry(options.repoagent_directory, preferred=options.repoagents_from_directory)
+    policy = read_policy(options.agent_policy) if options.agent_policy is not None else None
+    loader = Loader(
+        registry,
+        workspaces,
+        cache,
+        planner=PolicyPlanner(policy, registry, planner, audit=options.audit) if policy is not None else planner,
+        plugins=plugins,
+        key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
+        filesystems=plugins.registry("filesystems"),
+        converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
+        model_config_name=options.model_config_name,
+        on_unload_request=on_unload_request,
+        limits=options.limits,
+        config_variables=options.config_variables,
+        timeout=options.repository_timeout_seconds,
+        audit=options.audit,
+    )
+    resources.callback(loader.close, options.exit_timeout_seconds)
+    return loader
