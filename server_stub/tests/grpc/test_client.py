@@ -4,9 +4,11 @@ import queue
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import UnavailableError
@@ -298,3 +300,18 @@ def test_a_client_that_leaves_cancels_what_its_stream_asked(client: Client, core
     client.stop_stream(cancel_requests=True)
     assert client.is_server_live()
     assert core.requests[-1].cancelled
+
+
+@pytest.mark.parametrize("transport", ["builtin"])
+def test_blanks_around_metadata_are_no_part_of_them(start_grpc: Any, core: Any) -> None:
+    """F14: grpcio's client sends them as they are, and gRPC's specification has servers strip them."""
+    message = service_pb2.ModelInferRequest(model_name="ident")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 1])
+    message.raw_input_contents.append(bytes(4))
+    port = start_grpc(forward_header_pattern="tenant.*")
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        metadata = (("tenant", "  red blue "), ("tenant-2", "   "), ("x-request-id", " r-1"), ("key-bin", b" \x00 "))
+        assert infer(message, metadata=metadata).raw_output_contents == [bytes(4)]
+    assert core.requests[-1].call_id == "r-1"
+    assert core.requests[-1].asked.parameters == {"tenant": "red blue", "tenant-2": ""}
