@@ -53,7 +53,7 @@ class Reception:
     def infer_here(self, request: InferRequest, patient: bool) -> InferResponse | None:
         """As :meth:`infer`, if its caller is better served by that than by :meth:`submit`; else None: nothing was done.
 
-        ``patient``: the caller would do nothing before it has the answer. See :meth:`ModelScheduler.executes_here`. A
+        ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
         request that would have its model loaded first is not executed.
         """
         if self._life.state is not _READY:

@@ -14,7 +14,7 @@ from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, InternalError
 from repoagent.server import ModelControlMode, Server
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendInstance, BackendModel, InstanceSpec
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.files.files import ModelFiles
@@ -81,13 +81,21 @@ class ScriptedBackend:
         return ScriptedModel(self, config.name)
 
 
-class ScriptedModel:
+class ScriptedModel(BackendModel):
+    def __init__(self, backend: ScriptedBackend, name: str) -> None:
+        self._instance = ScriptedInstance(backend, name)
+
+    def create_instance(self, spec: InstanceSpec) -> "ScriptedInstance":
+        return self._instance
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedInstance(BackendInstance):
     def __init__(self, backend: ScriptedBackend, name: str) -> None:
         self.backend = backend
         self.name = name
-
-    def create_instance(self, spec: InstanceSpec) -> "ScriptedModel":
-        return self
 
     def close(self) -> None:
         pass

@@ -16,7 +16,7 @@ from repoagent.config import ModelConfig, copy, read_text
 from repoagent.errors import AgentRefusedError, CancelledError, InternalError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
@@ -105,7 +105,7 @@ def new_sender() -> Callable[[], QueueSender]:
     return QueueSender
 
 
-class ScriptedRunner:
+class ScriptedRunner(BatchRunner):
     """A BatchRunner under the control of a test: it adds ``offset``, can be held, and can be told to fail."""
 
     def __init__(self, offset: float = 0) -> None:
@@ -174,7 +174,7 @@ class ScriptedBackend:
         return ScriptedModel(self, float(text))
 
 
-class ScriptedModel:
+class ScriptedModel(BackendModel):
     def __init__(self, backend: ScriptedBackend, offset: float) -> None:
         self._backend = backend
         self._offset = offset

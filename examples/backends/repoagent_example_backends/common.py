@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from repoagent.config.model_config_pb2 import DataType as ConfigType
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
+from repoagent.serving.instances.backend import BackendInstance, BackendModel, InstanceSpec
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
@@ -66,7 +66,7 @@ class ExampleBackend:
         """Nothing: there is no file that could show it."""
 
 
-class ExampleModel:
+class ExampleModel(BackendModel):
     """One version of a model: its instances share nothing."""
 
     def __init__(self, make: Callable[[InstanceSpec], BackendInstance]) -> None:

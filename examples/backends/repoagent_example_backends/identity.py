@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.instances.base import batch_size
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
@@ -51,7 +51,7 @@ class IdentityBackend(ExampleBackend):
         return ExampleModel(lambda spec: _Instance(config, version, spec))
 
 
-class _Instance:
+class _Instance(BackendInstance):
     def __init__(self, config: "ModelConfig", version: int, spec: InstanceSpec) -> None:
         pause(number(config, "creation_delay_sec"), [InferRequest(Asked(config.name, {}))])
         position = int(spec.name.rpartition("_")[2])

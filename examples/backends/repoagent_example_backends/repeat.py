@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
@@ -45,7 +46,7 @@ class RepeatBackend(ExampleBackend):
         return ExampleModel(lambda spec: _Instance(str(version), Workers(f"{spec.name}-repeat")))
 
 
-class _Instance:
+class _Instance(BackendInstance):
     def __init__(self, version: str, workers: Workers) -> None:
         self._version = version
         self._workers = workers

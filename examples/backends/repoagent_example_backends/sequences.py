@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import UnsupportedError
+from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.files.files import ModelFiles
@@ -64,7 +65,7 @@ class DynaSequenceBackend(ExampleBackend):
         return ExampleModel(lambda _: _Instance(config, str(version), lambda request, _: _control(request, "CORRID")))
 
 
-class _Instance:
+class _Instance(BackendInstance):
     def __init__(self, config: "ModelConfig", version: str, key: _Key) -> None:
         self._version = version
         self._key = key

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnknownError
+from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
@@ -50,7 +51,7 @@ class SquareBackend(ExampleBackend):
         return ExampleModel(lambda spec: _Instance(config, str(version), Workers(f"{spec.name}-square")))
 
 
-class _Instance:
+class _Instance(BackendInstance):
     def __init__(self, config: "ModelConfig", version: str, workers: Workers) -> None:
         self._version = version
         self._workers = workers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendInstance, BackendModel, Capability, InstanceSpec
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
@@ -49,7 +49,7 @@ _THREADS: Final = 2
 """For requests that take longer, of each kind."""
 
 
-class LlmModel:
+class LlmModel(BackendModel):
     """An executor with its tokenizer, which all instances share."""
 
     def __init__(
@@ -240,10 +240,10 @@ def _chat(folder: Path, limits: Limits) -> ChatRenderer | None:
     return None if source is None else ChatRenderer(source, folder.name, limits)
 
 
-class LlmInstance:
+class LlmInstance(BackendInstance):
     """Takes requests for a model; they are answered when ``execute`` has long returned."""
 
-    defers = True
+    capabilities = Capability.ANSWERS_LATER
 
     def __init__(self, model: LlmModel) -> None:
         self._model = model

@@ -19,7 +19,6 @@ from repoagent_llm.backend.tokenizing import Tokenizer
 from llm.tests.backend.conftest import Answers
 from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
-from repoagent.serving.instances.backend import FragileModel
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.storage import DirectoryFiles
@@ -84,7 +83,6 @@ def test_a_model_whose_executor_broke_down_is_not_ready(decoder: Path) -> None:
     config = ModelConfig(name="m", backend="llm")
     LlmBackend().auto_complete(config, DirectoryFiles(decoder.parent), 1)
     model = LlmModel(config, decoder, "1")
-    assert isinstance(model, FragileModel)
     before = (model.ready, model.broken)
     model._dispatcher._executor.shutdown()
     assert (before, model.ready, model.broken) == ((True, False), False, True)

@@ -10,13 +10,14 @@ from repoagent.serving.ensembles.step_limiter import StepLimiter
 from repoagent.serving.ensembles.step_request import StepRequest
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.statistics import FailureReason
-from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.senders import answer_error, submit_and_wait
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.scheduling.scheduler import Scheduler
 
 __all__ = ["EnsembleScheduler"]
 
 
-class EnsembleScheduler:
+class EnsembleScheduler(Scheduler):
     """Runs requests by ``plan``; ``submit_step`` takes those to members. It has no thread and no queue of its own."""
 
     def __init__(
@@ -28,6 +29,7 @@ class EnsembleScheduler:
         max_inflight: int = 0,
     ) -> None:
         """``max_inflight``: how many requests of a step may be at its member at a time; 0 for any number."""
+        super().__init__(plan.name)
         self._plan = plan
         self._version = str(version.version)
         self._statistics = version.statistics
@@ -41,19 +43,7 @@ class EnsembleScheduler:
         request.renew_timeout()
         self._submit_step(request)
 
-    @property
-    def waiting(self) -> int:
-        return 0
-
-    def executes_here(self, patient: bool) -> bool:
-        return False
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`ModelScheduler`. The calling thread waits, and works where it can."""
-        return submit_and_wait(self.submit, request, self._plan.name)
-
     def submit(self, request: InferRequest) -> None:
-        """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`."""
         if request.cancelled or self._closed:
             self._refuse(request)
             return
@@ -93,9 +83,6 @@ class EnsembleScheduler:
         first = next(iter(request.inputs.values()), None)
         return max(1, int(first.array.shape[0])) if self._batching and first is not None else 1
 
-    def retire(self) -> None:
-        """Runs that are under way go on."""
-
     def close(self) -> None:
-        """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`. Runs that are under way go on."""
+        """Runs that are under way go on."""
         self._closed = True

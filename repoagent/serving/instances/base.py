@@ -5,42 +5,26 @@ answers through senders. Two adapters make them look the same to a scheduler and
 """
 
 import logging
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from repoagent.errors import CancelledError, InternalError, RepoAgentError
-from repoagent.serving.instances.backend import BackendInstance, DeferringInstance, InstanceSpec, Lingering
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.instances.batches import Batch
-from repoagent.serving.instances.version_context import VersionContext
-from repoagent.serving.measuring.run_time import RunTime, unpredictable
-from repoagent.serving.measuring.statistics import ExecutionTimes
+from repoagent.serving.instances.loop_reader import LoopReader
+from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.requests.senders import (
-    CollectingSender,
-    RecordingSender,
-    answer_error,
-    reshape,
-    submit_and_wait,
-)
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelInstanceGroup
 
-__all__ = [
-    "Instance",
-    "NativeInstance",
-    "OverlappingInstance",
-    "StagedInstance",
-    "as_repoagent_error",
-    "batch_size",
-    "group_specs",
-    "instance_specs",
-]
+__all__ = ["GivenBack", "Instance", "as_repoagent_error", "batch_size", "group_specs", "instance_specs"]
 
 logger = logging.getLogger(__name__)
+
+GivenBack = Callable[[Sequence[InferRequest]], None]
+"""Takes requests that were not executed, as they had come. It may be called on any thread."""
 
 
 def instance_specs(config: "ModelConfig") -> list[InstanceSpec]:
@@ -72,12 +56,13 @@ def batch_size(request: InferRequest) -> int:
     return 1
 
 
-class Instance(Protocol):
-    """What a scheduler drives; never from two threads at once."""
+class Instance:
+    """What a scheduler drives; never from two threads at once. A base class: ``capabilities`` state what is worth
+    asking of it besides :meth:`call` and :meth:`execute`."""
 
-    @property
-    def run_time(self) -> RunTime:
-        """How long executions take, usually the same object in all instances of a model."""
+    capabilities = Capability.NONE
+    run_time: RunTime
+    """How long executions take, usually the same object in all instances of a model."""
 
     def call(self, request: InferRequest) -> InferResponse:
         """Execute one request and return its answer; its sender is not used.
@@ -85,110 +70,67 @@ class Instance(Protocol):
         Raises:
             RepoAgentError: the request failed.
         """
+        raise NotImplementedError
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Answer every request through its sender, all as one batch if the model batches. Never raises."""
+        raise NotImplementedError
 
     def rehearse(self, request: InferRequest) -> None:
         """Execute one request for its side effects only; nothing is counted. Raises as :meth:`call` does."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of everything; no request is running."""
+        raise NotImplementedError
 
-
-@runtime_checkable
-class StagedInstance(Instance, Protocol):
-    """One whose executions have three stages, of which only :meth:`run` needs the instance for itself.
-
-    :meth:`prepare` and :meth:`answer` may be called on any thread while another one runs, and one instance may run
-    what another one of the same model prepared. None of them raises: what goes wrong is the answer.
-    """
+    # -- Capability.STAGED: prepare and answer may be called on any thread while another one runs, and one instance may
+    # -- run what another one of the same model prepared. None of them raises: what goes wrong is the answer.
 
     def prepare(self, requests: Sequence[InferRequest]) -> Batch:
         """Make a batch of ``requests``."""
+        return Batch(requests)
 
     def run(self, batch: Batch) -> None:
         """Execute ``batch``. What is not executed together is answered at once."""
+        self.execute(batch.requests)
 
     def answer(self, batch: Batch) -> None:
         """Answer the requests of ``batch``, which has been run."""
 
-
-@runtime_checkable
-class OverlappingInstance(StagedInstance, Protocol):
-    """One whose :meth:`run` has two halves, of which the second waits for a device.
-
-    Between them the next batch may begin. Batches end in the order in which they have begun.
-    """
+    # -- Capability.OVERLAPS: a run has two halves, of which the second waits for a device. Between them the next batch
+    # -- may begin. Batches end in the order in which they have begun. Neither half raises.
 
     def begin(self, batch: Batch) -> None:
-        """Let the device begin with ``batch``; at most two have begun and not ended. Never raises."""
+        """Let the device begin with ``batch``; at most two have begun and not ended."""
 
     def end(self, batch: Batch) -> None:
-        """Wait until ``batch``, which has begun, is done. Never raises."""
+        """Wait until ``batch``, which has begun, is done."""
+        self.run(batch)
 
+    # -- Capability.TAKES_SEVERAL ------------------------------------------------------------------------------------
 
-class NativeInstance:
-    """An instance over a backend's own :class:`BackendInstance`."""
+    @property
+    def ahead(self) -> int:
+        """How many requests :meth:`execute_each` should get at the moment."""
+        return 1
 
-    def __init__(
-        self,
-        context: VersionContext,
-        inner: BackendInstance,
-    ) -> None:
-        self._model_name = context.name
-        self._version = str(context.version)
-        self._inner = inner
-        self._statistics = context.statistics
-        self._batching = context.batching
-        self._decoupled = context.decoupled
-        self._reshaper = Reshaper.of(context.config)
-        self.defers = isinstance(inner, DeferringInstance) and inner.defers
-        """Whether it takes requests while others that it took are not answered yet."""
-        self.lingers = isinstance(inner, Lingering) and inner.lingers
-        """Whether its end waits for something outside, such as a process, and holds no other one up."""
-        self.run_time = unpredictable()  # It may do anything, also wait for another request.
+    @property
+    def ready_for_loop(self) -> bool:
+        """Whether :meth:`begin_each` is worth calling at the moment."""
+        return False
 
-    def call(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
-
-    def execute(self, requests: Sequence[InferRequest]) -> None:
-        started = time.monotonic_ns()
-        total = 0
-        senders: dict[InferRequest, RecordingSender] = {}
+    def execute_each(self, requests: Sequence[InferRequest], give_back: GivenBack) -> None:
+        """Answer every request through its sender, each executed by itself, or give it back. Never raises."""
         for request in requests:
-            size = batch_size(request) if self._batching else 1
-            total += size
-            if not request.placeholder:
-                senders[request] = RecordingSender(
-                    request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
-                )
-        try:
-            if self._reshaper is not None:
-                for request in dict.fromkeys(requests):  # Free slots of a batch have one request together.
-                    reshape(request, self._reshaper)
-            self._inner.execute(requests)
-        except Exception as error:
-            failure = as_repoagent_error(error, self._model_name)
-            for request, sender in senders.items():
-                if not sender.ended:
-                    answer_error(request, failure, self._version)
-        end = time.monotonic_ns()
-        self._statistics.record_execution(total, ExecutionTimes(started, started, end, end))
+            self.execute((request,))
 
-    def rehearse(self, request: InferRequest) -> None:
-        collector = CollectingSender()
-        request.redirect(collector)
-        if self._reshaper is not None:
-            reshape(request, self._reshaper)
-        self._inner.execute((request,))
-        try:
-            if self._decoupled:
-                collector.finish()
-            else:
-                collector.result(self._model_name)
-        except CancelledError:
-            logger.info("the warm-up of model '%s' was cancelled", self._model_name)
+    def begin_each(
+        self, requests: Sequence[InferRequest], give_back: GivenBack, ended: Callable[[], None], reader: LoopReader
+    ) -> None:
+        """The same without waiting, on the thread of ``reader``. Never raises.
 
-    def close(self) -> None:
-        self._inner.close()
+        ``ended`` is called, on any thread, once the instance is free again; answers may come after that.
+        """
+        give_back(requests)
+        ended()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from repoagent.serving.instances.backend import Lingering
+from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 
 __all__ = ["close_all", "join_all"]
@@ -15,10 +15,10 @@ logger: Final = logging.getLogger(__name__)
 
 
 def close_all(instances: Iterable[Instance]) -> None:
-    """Close every one, also if one raises. Those that linger do so together, and each has its time limit from now."""
+    """Close every one, also if one raises. Those that close slowly do so together: their time limits start now."""
     together: list[threading.Thread] = []
     for instance in instances:
-        if isinstance(instance, Lingering) and instance.lingers:
+        if Capability.CLOSES_SLOWLY in instance.capabilities:
             thread = threading.Thread(target=_close, args=(instance,), name="repoagent-close-instance", daemon=True)
             try:
                 thread.start()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import CancelledError, RepoAgentError
-from repoagent.serving.instances.backend import BatchRunner, ComputingRunner, EndableRunner, PlacingRunner
-from repoagent.serving.instances.base import as_repoagent_error, batch_size
+from repoagent.serving.instances.backend import BatchRunner, Capability
+from repoagent.serving.instances.base import Instance, as_repoagent_error, batch_size
 from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.run_time import unpredictable
@@ -17,15 +17,17 @@ from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.requests.tensor import Tensor, input_bytes
 
-__all__ = ["RaggedInstance", "RunnerInstance"]
+__all__ = ["RaggedInstance", "RunnerInstance", "StagedRunnerInstance"]
 
 _CANCELLED: Final = "request cancelled"
 _UNWATCHED: Final = 7
 """Of eight calls to a model that is not quick one is looked at closely: the thread's clock is slow."""
 
 
-class RunnerInstance:
-    """An instance over a :class:`BatchRunner`; a :class:`~repoagent.serving.instances.base.StagedInstance`."""
+class RunnerInstance(Instance):
+    """An instance over a :class:`BatchRunner`; see :class:`Instance` for the stages of an execution."""
+
+    capabilities = Capability.STAGED
 
     def __init__(
         self,
@@ -39,23 +41,23 @@ class RunnerInstance:
         self._version = str(context.version)
         self._runner = runner
         self._run: Callable[..., dict[str, Tensor]] = runner.run
-        self._run_into = runner.run_into if isinstance(runner, PlacingRunner) else None
+        can = runner.capabilities
+        self._run_into = runner.run_into if Capability.PLACES_OUTPUTS in can else None
         self._statistics = context.statistics
         self._record = context.statistics.record
         self._batching = context.batching
         self._reshaper = reshaper
         self._joiner = joiner or Joiner()
-        self._endable = runner if isinstance(runner, EndableRunner) else None
+        self._endable = runner if Capability.ENDS_RUNS in can else None
         self._running: Sequence[InferRequest] = ()
         """What an endable runner executes."""
         self._ended = False
         self._ending = threading.Lock()
         self._look: Final = self._end_if_cancelled
         # A thread that serves others too, such as an event loop, must not execute what may take any time.
-        loops = self._endable is not None and self._endable.may_go_on_for_ever
-        self.run_time = unpredictable() if loops else context.run_time
-        computes = isinstance(runner, ComputingRunner) and runner.only_computes
-        self._note = context.run_time.note_computing if computes else context.run_time.note
+        self.run_time = unpredictable() if Capability.MAY_RUN_FOREVER in can else context.run_time
+        only_computes = Capability.ONLY_COMPUTES in can
+        self._note = context.run_time.note_computing if only_computes else context.run_time.note
         self._calls = -1
 
     def call(self, request: InferRequest) -> InferResponse:
@@ -222,6 +224,66 @@ class RaggedInstance(RunnerInstance):
 
     def rehearse(self, request: InferRequest) -> None:
         self._run_for((request,), self._run, self._joiner.join((request,)), ())
+
+
+class StagedRunnerInstance(RunnerInstance):
+    """One over a runner whose runs overlap: it joins the inputs itself.
+
+    A batch of one request is a batch as well: what has begun must end in order.
+    """
+
+    capabilities = Capability.STAGED | Capability.OVERLAPS
+
+    def _joins(self, requests: Sequence[InferRequest]) -> bool:
+        return self._batching and bool(requests)
+
+    def prepare(self, requests: Sequence[InferRequest]) -> Batch:
+        if not self._joins(requests):
+            return Batch(requests)
+        batch = Batch(requests, joined=True, start_ns=time.monotonic_ns())
+        try:
+            batch.sizes = self._joiner.sizes(requests)
+            batch.wanted = requested_outputs(requests)
+            reshaper = self._reshaper
+            batch.parts = self._joiner.parts(
+                [request.inputs if reshaper is None else reshaper.to_model(request.inputs) for request in requests]
+            )
+        except Exception as error:
+            batch.error = as_repoagent_error(error, self._model_name)
+        batch.input_end_ns = time.monotonic_ns()
+        return batch
+
+    def run(self, batch: Batch) -> None:
+        self.begin(batch)
+        self.end(batch)
+
+    def begin(self, batch: Batch) -> None:
+        if not batch.joined or batch.error is not None:
+            return
+        begin = time.monotonic_ns()
+        # What has been ready for a while has waited for this: in the queue, as far as the statistics know.
+        batch.start_ns += begin - batch.input_end_ns
+        try:
+            batch.begun = self._runner.begin(batch.parts, batch.wanted)
+        except Exception as error:
+            batch.error = as_repoagent_error(error, self._model_name)
+        batch.parts = {}
+        # Joining and copying are preparation; what follows is the device's time.
+        batch.input_end_ns = time.monotonic_ns()
+
+    def end(self, batch: Batch) -> None:
+        if not batch.joined:
+            self._execute_singly(batch.requests)
+            return
+        begun, batch.begun = batch.begun, None
+        if begun is None:
+            return
+        try:
+            batch.outputs = self._runner.finish(begun)
+        except Exception as error:
+            batch.error = as_repoagent_error(error, self._model_name)
+        batch.output_start_ns = end = time.monotonic_ns()
+        self._note(end - batch.input_end_ns, 0)
 
 
 def _cancelled(requests: Sequence[InferRequest]) -> bool:

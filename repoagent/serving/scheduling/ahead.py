@@ -7,12 +7,11 @@ from typing import Final
 
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.instances.queueing import QueueingNativeInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import NativeScheduler
+from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.request_queue import RequestQueue
 from repoagent.serving.scheduling.steps import Entry
 
@@ -24,7 +23,7 @@ _ELEMENT_BYTES: Final = 64
 """What an element of BYTES counts: to write it takes as long as to copy that."""
 
 
-class AheadScheduler(NativeScheduler):
+class AheadScheduler(DirectScheduler):
     """First come, first served; every request is executed by itself, but what waits is handed over together.
 
     As much as the instance asks for, and no more than its share among the instances. Cancelled requests and those
@@ -83,16 +82,16 @@ class AheadScheduler(NativeScheduler):
         self._begin(instance, [Entry(request, 1, self._clock.now_ns(), reader=reader)], reader)
         return True
 
-    def _take_attendable(self) -> QueueingNativeInstance | None:
+    def _take_attendable(self) -> Instance | None:
         instance = self._pool.take_idle()
         if instance is None:
             return None
-        if isinstance(instance, QueueingNativeInstance) and instance.ready_for_loop:
+        if instance.ready_for_loop:
             return instance
         self._pool.give(instance)
         return None
 
-    def _begin(self, instance: QueueingNativeInstance, entries: Sequence[Entry], reader: LoopReader) -> None:
+    def _begin(self, instance: Instance, entries: Sequence[Entry], reader: LoopReader) -> None:
         given = {entry.request: entry for entry in entries}
         beginning = True
 
@@ -107,7 +106,7 @@ class AheadScheduler(NativeScheduler):
         instance.begin_each(list(given), give_back, ended, reader)
         beginning = False
 
-    def _ended(self, instance: QueueingNativeInstance, reader: LoopReader) -> None:
+    def _ended(self, instance: Instance, reader: LoopReader) -> None:
         """What was begun is over. On any thread; the loop then goes on with what waits."""
         if self._line and LoopReader.here() is not reader and reader.post(partial(self._ended, instance, reader)):
             return
@@ -141,7 +140,7 @@ class AheadScheduler(NativeScheduler):
         """A worker has done its share; what came on an event loop meanwhile goes on there."""
         first = self._line.first
         reader = None if first is None else first.reader
-        if reader is not None and isinstance(instance, QueueingNativeInstance) and instance.ready_for_loop:
+        if reader is not None and instance.ready_for_loop:
             self._attended[instance] = reader
             if reader.post(partial(self._ended, instance, reader)):
                 return
@@ -153,7 +152,7 @@ class AheadScheduler(NativeScheduler):
     def _drain(self, instance: Instance, entry: Entry) -> None:
         self._execute_returned(instance)
         going = self._going(self._together(instance, entry))
-        if len(going) > 1 and isinstance(instance, QueueingNativeInstance):
+        if len(going) > 1:
             given = {entry.request: entry for entry in going}
             instance.execute_each(list(given), lambda back: self._take_back([given[request] for request in back]))
         elif going:
@@ -175,7 +174,7 @@ class AheadScheduler(NativeScheduler):
     def _together(self, instance: Instance, entry: Entry) -> list[Entry]:
         """``entry`` and what of this instance's share behind it may be handed over with it."""
         entries = [entry]
-        if self._pool.for_one or not isinstance(instance, QueueingNativeInstance):
+        if self._pool.for_one:
             return entries
         size = _bytes(entry.request)
         for _ in range(min(instance.ahead - 1, len(self._line) // len(self._instances))):

@@ -4,9 +4,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
-from repoagent.serving.instances.base import Instance, OverlappingInstance, StagedInstance
+from repoagent.serving.instances.backend import Capability
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.clock import Clock
@@ -33,7 +34,7 @@ class Assistant:
     def __init__(
         self,
         name: str,
-        instance: StagedInstance,
+        instance: Instance,
         workers: int,
         source: FullBatchSource,
         lock: threading.Lock,
@@ -60,14 +61,14 @@ class Assistant:
         self._tried = False
         """The source has been asked since something happened that could make a batch of what is in it."""
         self._ready: deque[Batch] = deque()
-        self._unanswered: deque[tuple[StagedInstance, Batch]] = deque()
+        self._unanswered: deque[tuple[Instance, Batch]] = deque()
 
     @property
     def holding(self) -> int:
         """How many requests are in batches that wait for an instance."""
         return sum(len(batch.requests) for batch in tuple(self._ready))
 
-    def resize(self, instance: StagedInstance, workers: int) -> None:
+    def resize(self, instance: Instance, workers: int) -> None:
         """There are other instances now, ``instance`` among them. Call it with the lock held."""
         self._instance = instance
         self._workers = workers
@@ -86,19 +87,18 @@ class Assistant:
         if instance.run_time.brief:  # It is over before another thread has done anything useful.
             instance.execute(requests)
             return
-        staged = cast(StagedInstance, instance)
-        batch = staged.prepare(requests)
+        batch = instance.prepare(requests)
         with self._lock:
             self._running += 1
             self._tried = False
             if self._source.full:
                 self._wake()
-        if isinstance(staged, OverlappingInstance):
-            self._run_overlapping(staged, batch)
+        if Capability.OVERLAPS in instance.capabilities:
+            self._run_overlapping(instance, batch)
         else:
-            self._run_in_turn(staged, batch)
+            self._run_in_turn(instance, batch)
 
-    def _run_in_turn(self, staged: StagedInstance, batch: Batch) -> None:
+    def _run_in_turn(self, staged: Instance, batch: Batch) -> None:
         while True:
             staged.run(batch)
             following = self._go_on(staged, batch)
@@ -107,7 +107,7 @@ class Assistant:
             batch = self._without_cancelled(staged, following)
         staged.answer(batch)
 
-    def _run_overlapping(self, staged: OverlappingInstance, batch: Batch) -> None:
+    def _run_overlapping(self, staged: Instance, batch: Batch) -> None:
         """The same; what is ready begins before the one before it has ended."""
         staged.begin(batch)
         while True:
@@ -124,7 +124,7 @@ class Assistant:
             batch = following
         staged.answer(batch)
 
-    def _begin_ready(self, staged: OverlappingInstance) -> Batch | None:
+    def _begin_ready(self, staged: Instance) -> Batch | None:
         """The next batch, which has begun; None if there is none that would be ready in a moment."""
         with self._lock:
             until = time.monotonic() + _MOMENT_SECONDS
@@ -140,7 +140,7 @@ class Assistant:
         staged.begin(batch)
         return batch
 
-    def _let_answer(self, instance: StagedInstance, done: Batch) -> None:
+    def _let_answer(self, instance: Instance, done: Batch) -> None:
         with self._lock:
             if not self._stopped:
                 self._unanswered.append((instance, done))
@@ -149,7 +149,7 @@ class Assistant:
                 return
         instance.answer(done)
 
-    def _go_on(self, instance: StagedInstance, done: Batch) -> Batch | None:
+    def _go_on(self, instance: Instance, done: Batch) -> Batch | None:
         """The next batch, ``done`` being answered meanwhile; None if there is none, and the worker answers."""
         with self._lock:
             while self._making and not self._ready and not self._stopped:
@@ -163,7 +163,7 @@ class Assistant:
             self._wake()
         return following
 
-    def _without_cancelled(self, instance: StagedInstance, batch: Batch) -> Batch:
+    def _without_cancelled(self, instance: Instance, batch: Batch) -> Batch:
         cancelled = [request for request in batch.requests if request.cancelled]
         if not cancelled:
             return batch
@@ -188,10 +188,10 @@ class Assistant:
                 self._answer(*task)
             del task  # While this thread waits, it keeps no request's tensors in memory.
 
-    def _answer(self, instance: StagedInstance, batch: Batch) -> None:
+    def _answer(self, instance: Instance, batch: Batch) -> None:
         instance.answer(batch)
 
-    def _next(self) -> tuple[StagedInstance, Batch] | Step | None:
+    def _next(self) -> tuple[Instance, Batch] | Step | None:
         """A batch to answer, else what a batch is to be made of, waiting for it; None to end."""
         with self._changed:
             while not self._unanswered and not self._stopped:

@@ -1,13 +1,13 @@
 """A scheduler that asks the response cache first."""
 
-from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.forwarding import ForwardingScheduler
 from repoagent.serving.scheduling.response_cache import CacheKey, ResponseCache, request_digest
+from repoagent.serving.scheduling.scheduler import Scheduler
 
 __all__ = ["CachingScheduler"]
 
@@ -32,14 +32,12 @@ class _KeepingSender(LayerSender):
 class CachingScheduler(ForwardingScheduler):
     """Another scheduler, behind a cache. For models with one response to a request, which do not keep state."""
 
-    def __init__(
-        self, version: int, inner: ModelScheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock
-    ) -> None:
-        super().__init__(inner)
-        self._version = str(version)
+    def __init__(self, version: VersionContext, inner: Scheduler, cache: ResponseCache, clock: Clock) -> None:
+        super().__init__(version.name, inner)
+        self._version = str(version.version)
         self._cache = cache
         self._owner = cache.new_owner()
-        self._statistics = statistics
+        self._statistics = version.statistics
         self._clock = clock
 
     def executes_here(self, patient: bool) -> bool:

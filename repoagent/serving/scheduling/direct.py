@@ -1,16 +1,14 @@
-"""Schedulers decide when, where and with whom a request is executed. This module has the protocol and the plain one.
-
-A hop from one thread to another costs about ten times a small ``session.run``. So a caller that waits anyway executes
-its request on its own thread (:meth:`ModelScheduler.infer`), what lately took no longer than a hop is executed where
-it was submitted, and a worker that is woken up takes all that waits, not one.
-"""
+"""The plain scheduler: first come, first served, every request by itself."""
 
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final, Protocol, runtime_checkable
+from functools import reduce
+from operator import or_
+from typing import Final
 
 from repoagent.errors import RepoAgentError
+from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.closing import close_all, join_all
 from repoagent.serving.measuring.run_time import common_run_time
@@ -19,69 +17,25 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
-from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.request_queue import RequestQueue
+from repoagent.serving.scheduling.scheduler import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
-__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler", "NativeScheduler", "ResizableScheduler"]
-
+__all__ = ["DirectScheduler"]
 
 logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 1.0
 
 
-class ModelScheduler(Protocol):
-    """Executes the requests of one version of a model on its instances. All methods may be called at once."""
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """Execute ``request`` and return its answer.
-
-        Raises:
-            RepoAgentError: it failed, was cancelled, or waited too long.
-        """
-
-    def submit(self, request: InferRequest) -> None:
-        """Take ``request`` over; it is answered through its sender, perhaps before this returns. Never raises.
-
-        It returns soon: a scheduler executes here only what takes about as long as a thread's waking up.
-        """
-
-    @property
-    def waiting(self) -> int:
-        """How many submitted requests have not been taken up yet."""
-
-    def executes_here(self, patient: bool) -> bool:
-        """Whether a caller is better served by :meth:`infer` than by :meth:`submit`.
-
-        So it is if :meth:`infer` executes on the thread that calls it, by itself, and usually is over so soon that
-        handing the request to another thread would be a good part of it. One that is ``patient``, who would only wait
-        in any case, is if an instance is free and it usually does not take long.
-        """
-
-    def retire(self) -> None:
-        """No further request will come; those that have come are executed all the same."""
-
-    def close(self) -> None:
-        """Answer what still waits with UnavailableError, stop the threads, close the instances."""
-
-
-@runtime_checkable
-class ResizableScheduler(ModelScheduler, Protocol):
-    """A scheduler whose instances can be changed while it serves."""
-
-    @property
-    def resizable(self) -> bool:
-        """Whether it is so by its settings."""
-
-    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing."""
-
-
 class DirectScheduler(InlineExecution):
-    """First come, first served; every request is executed by itself."""
+    """First come, first served; every request is executed by itself.
+
+    A caller that waits has an instance meanwhile, unless instances answer later or wait for the rate limiter. An
+    instance that answers through senders is free for others as soon as its ``execute`` has returned.
+    """
 
     def __init__(
         self,
@@ -93,6 +47,9 @@ class DirectScheduler(InlineExecution):
         self._clock = clock or MonotonicClock()
         super().__init__(model_name, new_pool(instances), Refuser(statistics, self._clock))
         self._instances = tuple(instances)
+        can = reduce(or_, (instance.capabilities for instance in instances), Capability.NONE)
+        self._returns_answers = not can & (Capability.USES_SENDERS | Capability.RATE_LIMITED)
+        self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
         self._run_time = common_run_time(instance.run_time for instance in instances)
         self._line = RequestQueue()
         self._waiting: dict[Entry, Entry] = {}
@@ -119,7 +76,18 @@ class DirectScheduler(InlineExecution):
         return run_time.brief or (patient and run_time.short and self._pool.has_idle and not self._waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        return self._call(self._take(request), request)
+        if self._returns_answers:
+            return self._call(self._take(request), request)
+        begin = self._execute_here if self._callers_execute else self.submit
+        return submit_and_wait(begin, request, self._model_name)
+
+    def _execute_here(self, request: InferRequest) -> None:
+        try:
+            instance = self._take(request)
+        except RepoAgentError as error:
+            answer_error(request, error)
+        else:
+            self._execute_on(instance, request)
 
     def submit(self, request: InferRequest) -> None:
         if self._waiting or not self._execute_now(request):
@@ -247,9 +215,6 @@ class DirectScheduler(InlineExecution):
                 self._add_workers(missing)
         self._pool.change(added, removed, lambda instance: instance.close())
 
-    def retire(self) -> None:
-        """Nothing waits for others here."""
-
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -266,26 +231,3 @@ class DirectScheduler(InlineExecution):
         for entry in list(self._waiting):
             if self._claim(entry):
                 self._refuser.answer(self._refusal(entry.request))
-
-
-class NativeScheduler(DirectScheduler):
-    """The same for instances that answer through senders, perhaps after ``execute`` has returned: from then on others
-    can have the instance."""
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(self._execute_here, request, self._model_name)
-
-    def _execute_here(self, request: InferRequest) -> None:
-        try:
-            instance = self._take(request)
-        except RepoAgentError as error:
-            answer_error(request, error)
-        else:
-            self._execute_on(instance, request)
-
-
-class DeferringScheduler(DirectScheduler):
-    """The same for instances that answer later, or wait for the rate limiter: who waits for an answer holds none."""
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(self.submit, request, self._model_name)

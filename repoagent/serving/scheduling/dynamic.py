@@ -4,7 +4,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from repoagent.serving.instances.base import Instance, StagedInstance
+from repoagent.serving.instances.backend import Capability
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.closing import close_all
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
@@ -14,9 +15,9 @@ from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.inline_execution import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
+from repoagent.serving.scheduling.scheduler import InlineExecution, is_quick_for
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
@@ -78,11 +79,11 @@ class DynamicBatchScheduler(InlineExecution):
 
     def _new_assistant(self, name: str) -> Assistant | None:
         """An assistant for the workers, if the instances can be assisted."""
-        staged = [instance for instance in self._instances if isinstance(instance, StagedInstance)]
-        if not staged or len(staged) < len(self._instances):
+        if not all(Capability.STAGED in instance.capabilities for instance in self._instances):
             return None
+        first, count = self._instances[0], len(self._instances)
         return Assistant(
-            name, staged[0], len(staged), self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
+            name, first, count, self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
         )
 
     def _due(self) -> int | None:
@@ -148,13 +149,9 @@ class DynamicBatchScheduler(InlineExecution):
             count = len(self._instances)
             if not self._closed:
                 self._workers.resize(count)
-            first = self._instances[0]
-            if self._assistant is not None and isinstance(first, StagedInstance):
-                self._assistant.resize(first, count)
+            if self._assistant is not None:
+                self._assistant.resize(self._instances[0], count)
         self._pool.change(added, removed, lambda instance: instance.close())
-
-    def retire(self) -> None:
-        """What waits for others goes when its time has come."""
 
     def _turn_away(self, request: InferRequest) -> None:
         self._refuser.answer(self._refusal(request))

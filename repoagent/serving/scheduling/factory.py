@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 
-from repoagent.serving.instances.base import Instance, NativeInstance
-from repoagent.serving.instances.queueing import QueueingNativeInstance
+from repoagent.serving.instances.backend import Capability
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.caching_scheduler import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
-from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler, NativeScheduler
+from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
 from repoagent.serving.scheduling.iterative import IterativeScheduler
-from repoagent.serving.scheduling.limited_instances import LimitedInstance
 from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.response_cache import ResponseCache
+from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.settings import BatchSettings
@@ -29,7 +29,7 @@ def new_scheduler(
     cache: ResponseCache | None = None,
     states: SequenceStates | None = None,
     clock: Clock | None = None,
-) -> ModelScheduler:
+) -> Scheduler:
     """The scheduler for one version of a model, which owns ``instances`` from now on.
 
     ``cache`` is the server's; it is used if the version's configuration enables it. ``states`` are those of the model's
@@ -42,7 +42,7 @@ def new_scheduler(
 
 def _executing(
     version: VersionContext, instances: Sequence[Instance], clock: Clock, states: SequenceStates | None
-) -> ModelScheduler:
+) -> Scheduler:
     name, config, statistics = version.name, version.config, version.statistics
     if config.HasField("sequence_batching"):
         sequences = SequenceScheduler(name, config, instances, statistics, clock, states)
@@ -50,20 +50,12 @@ def _executing(
     if config.HasField("dynamic_batching"):
         settings, rule = BatchSettings.of(config), BatchRule(config)
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)
-    return _direct(instances)(name, instances, statistics, clock)
+    ahead = all(Capability.TAKES_SEVERAL in instance.capabilities for instance in instances)
+    return (AheadScheduler if ahead else DirectScheduler)(name, instances, statistics, clock)
 
 
-def _direct(instances: Sequence[Instance]) -> type[DirectScheduler]:
-    if all(isinstance(instance, QueueingNativeInstance) for instance in instances):
-        return AheadScheduler
-    native = [instance for instance in instances if isinstance(instance, NativeInstance)]
-    if any(isinstance(instance, LimitedInstance) for instance in instances) or any(one.defers for one in native):
-        return DeferringScheduler
-    return NativeScheduler if native else DirectScheduler
-
-
-def _with_cache(scheduler: ModelScheduler, version: VersionContext, cache: ResponseCache | None) -> ModelScheduler:
+def _with_cache(scheduler: Scheduler, version: VersionContext, cache: ResponseCache | None) -> Scheduler:
     """``scheduler`` behind ``cache``, if both the server and the model want that."""
     if cache is None or not version.config.response_cache.enable:
         return scheduler
-    return CachingScheduler(version.version, scheduler, cache, version.statistics, MonotonicClock())
+    return CachingScheduler(version, scheduler, cache, MonotonicClock())

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from repoagent.serving.instances.base import Instance
-from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
+from repoagent.serving.scheduling.scheduler import Scheduler
 
 __all__ = ["ForwardingScheduler"]
 
 
-class ForwardingScheduler:
-    """Hands on what does not concern requests; see :class:`ModelScheduler` and :class:`ResizableScheduler`."""
+class ForwardingScheduler(Scheduler):
+    """Hands on what does not concern requests."""
 
-    def __init__(self, inner: ModelScheduler) -> None:
+    def __init__(self, model_name: str, inner: Scheduler) -> None:
+        super().__init__(model_name)
         self._inner = inner
 
     @property
@@ -20,11 +21,10 @@ class ForwardingScheduler:
 
     @property
     def resizable(self) -> bool:
-        return isinstance(self._inner, ResizableScheduler) and self._inner.resizable
+        return self._inner.resizable
 
     def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        if isinstance(self._inner, ResizableScheduler):
-            self._inner.resize(added, removed)
+        self._inner.resize(added, removed)
 
     def retire(self) -> None:
         self._inner.retire()

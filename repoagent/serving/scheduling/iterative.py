@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from repoagent.config.model_config_pb2 import TYPE_STRING, ModelSequenceBatching
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["IterativeScheduler"]
 
 
-class IterativeScheduler:
+class IterativeScheduler(Scheduler):
     """Makes a sequence of every request: each of its executions is a request of the sequence to ``inner``.
 
     The first one has the START flag. A sequence ends with the first execution after which the model does not
@@ -25,7 +25,7 @@ class IterativeScheduler:
     """
 
     def __init__(self, model_name: str, config: "ModelConfig", inner: SequenceScheduler) -> None:
-        self._model_name = model_name
+        super().__init__(model_name)
         self._inner = inner
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -37,14 +37,7 @@ class IterativeScheduler:
     def waiting(self) -> int:
         return self._inner.waiting
 
-    def executes_here(self, patient: bool) -> bool:
-        return False
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(self.submit, request, self._model_name)
-
     def submit(self, request: InferRequest) -> None:
-        """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`."""
         _Iterations(request, self._begin(request.asked.correlation_id), self).go_on(first=True)
 
     def _begin(self, given: int | str) -> int | str:
@@ -66,8 +59,7 @@ class IterativeScheduler:
         with self._lock:
             self._ids.discard(sequence)
 
-    def retire(self) -> None:
-        """No further request will come, but those that have come still have requests to their sequences."""
+    # retire does nothing: the requests that have come still have requests to their sequences.
 
     def close(self) -> None:
         self._inner.close()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from repoagent.serving.instances.backend import Lingering
+from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.run_time import unpredictable
@@ -12,18 +12,14 @@ from repoagent.serving.scheduling.rate_limiter import Ticket
 __all__ = ["LimitedInstance", "LimitedPool", "new_pool"]
 
 
-class LimitedInstance:
+class LimitedInstance(Instance):
     """``inner``, which may execute only while someone has what ``ticket`` stands for: see :class:`LimitedPool`."""
 
     def __init__(self, inner: Instance, ticket: Ticket) -> None:
         self.inner = inner
         self.ticket = ticket
+        self.capabilities = Capability.RATE_LIMITED | inner.capabilities & Capability.CLOSES_SLOWLY
         self.run_time = unpredictable()  # However quick the model is: no one knows how long it has to wait.
-
-    @property
-    def lingers(self) -> bool:
-        """Whether ``inner`` does."""
-        return isinstance(self.inner, Lingering) and self.inner.lingers
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1
@@ -79,5 +75,5 @@ class LimitedPool(InstancePool[Instance]):
 def new_pool(instances: Iterable[Instance]) -> InstancePool[Instance]:
     """The pool for ``instances``."""
     instances = tuple(instances)
-    limited = any(isinstance(instance, LimitedInstance) for instance in instances)
+    limited = any(Capability.RATE_LIMITED in instance.capabilities for instance in instances)
     return LimitedPool(instances) if limited else InstancePool(instances)

@@ -4,9 +4,8 @@ import threading
 from collections import deque
 
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
-from repoagent.serving.requests.senders import submit_and_wait
-from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.forwarding import ForwardingScheduler
+from repoagent.serving.scheduling.scheduler import Scheduler
 
 __all__ = ["OrderKeeper", "OrderedScheduler"]
 
@@ -65,16 +64,12 @@ class OrderKeeper:
 class OrderedScheduler(ForwardingScheduler):
     """Another scheduler, whose answers go out in the order in which the requests came in."""
 
-    def __init__(self, model_name: str, inner: ModelScheduler) -> None:
-        super().__init__(inner)
-        self._model_name = model_name
+    def __init__(self, model_name: str, inner: Scheduler) -> None:
+        super().__init__(model_name, inner)
         self._keeper = OrderKeeper()
 
     def executes_here(self, patient: bool) -> bool:
         return False
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(self.submit, request, self._model_name)
 
     def submit(self, request: InferRequest) -> None:
         self._keeper.enroll(request)

@@ -10,8 +10,7 @@ from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.closing import close_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
@@ -20,6 +19,7 @@ from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
 from repoagent.serving.scheduling.ordering import OrderKeeper
 from repoagent.serving.scheduling.refuser import Refuser
+from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
@@ -46,7 +46,7 @@ class _Lane:
     workers: BatchWorkers
 
 
-class SequenceScheduler:
+class SequenceScheduler(Scheduler):
     """Sequences in the slots of the instances, by the direct or the oldest strategy; ``config`` says which."""
 
     def __init__(
@@ -58,7 +58,7 @@ class SequenceScheduler:
         clock: Clock,
         states: SequenceStates | None = None,
     ) -> None:
-        self._model_name = model_name
+        super().__init__(model_name)
         self._instances = tuple(instances)
         self._clock = clock
         self._refuser = Refuser(statistics, clock)
@@ -110,12 +110,6 @@ class SequenceScheduler:
     def waiting(self) -> int:
         with self._lock:
             return self._table.waiting + sum(lane.source.waiting for lane in self._lanes)
-
-    def executes_here(self, patient: bool) -> bool:
-        return False
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        return submit_and_wait(self.submit, request, self._model_name)
 
     def submit(self, request: InferRequest) -> None:
         request.on_cancel = self._watcher.on_cancel

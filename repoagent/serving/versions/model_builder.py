@@ -19,7 +19,7 @@ from repoagent.errors import (
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
-from repoagent.serving.instances.backend import Backend, BackendModel, FrugalModel
+from repoagent.serving.instances.backend import Backend, BackendModel
 from repoagent.serving.instances.base import (
     as_repoagent_error,
 )
@@ -253,7 +253,8 @@ class ModelBuilder:
             model = backend.load(config, files, version)
             undo.callback(model.close)
             context = VersionContext(name, version, config, ModelStatistics(self.latencies.start(config)))
-            keeps_files = (model if isinstance(model, FrugalModel) else backend).keeps_files_open
+            own = model.keeps_files_open
+            keeps_files = backend.keeps_files_open if own is None else own
             served = self._serve(context, files, model, cancelled, keeps_files=keeps_files)
             undo.pop_all()
         return served

@@ -6,19 +6,12 @@ from functools import partial
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import UnsupportedError
-from repoagent.serving.instances.backend import (
-    BackendModel,
-    BatchRunner,
-    InstanceSpec,
-    QueueingInstance,
-    StagedRunner,
-)
-from repoagent.serving.instances.base import Instance, NativeInstance
+from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability, InstanceSpec
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.batches import Joiner
-from repoagent.serving.instances.overlapping import StagedRunnerInstance
-from repoagent.serving.instances.queueing import QueueingNativeInstance
+from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.ragged import RaggedJoiner
-from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
+from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.scheduling.limited_instances import LimitedInstance
@@ -39,20 +32,17 @@ def new_instances(version: VersionContext, model: BackendModel, limiter: RateLim
 def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) -> Instance:
     config = version.config
     inner = model.create_instance(spec)
-    if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
-        return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
-    if isinstance(inner, StagedRunner) and inner.depth > 1:
-        return StagedRunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
     if isinstance(inner, BatchRunner):
-        return RunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
+        if RaggedJoiner.needed(config):
+            return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
+        kind = StagedRunnerInstance if Capability.OVERLAPS in inner.capabilities else RunnerInstance
+        return kind(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
     if config.batch_input or config.batch_output:
         inner.close()
         raise UnsupportedError(
             f"model '{version.name}' asks for batch_input or batch_output, which mean nothing to backend "
             f"'{config.backend}': its models get the requests of a batch one by one"
         )
-    if isinstance(inner, QueueingInstance):
-        return QueueingNativeInstance(version, inner)
     return NativeInstance(version, inner)
 
 

@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.instances.backend import AskingModel, BackendModel, FragileModel
+from repoagent.serving.instances.backend import BackendModel
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
 from repoagent.serving.requests.tensor import model_metadata
-from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
+from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.versions.gate import Gate
 from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
 from repoagent.serving.versions.version_contents import Share
@@ -58,7 +58,7 @@ class ServedModel:
         context: VersionContext,
         *,
         backend_model: BackendModel | None,
-        scheduler: ModelScheduler,
+        scheduler: Scheduler,
         keeps_files: bool = False,
         labels: Labels = NO_LABELS,
         composition: Composition | None = None,
@@ -91,7 +91,7 @@ class ServedModel:
         self._leave = self._gate.leave
         self._infer = scheduler.infer
         self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
-        """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`ModelScheduler.executes_here`."""
+        """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`Scheduler.executes_here`."""
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -111,21 +111,21 @@ class ServedModel:
     @property
     def ready(self) -> bool:
         """Whether what executes it is there: an instance that has broken down may be on its way back, or not."""
-        return not isinstance(self._backend_model, FragileModel) or self._backend_model.ready
+        return self._backend_model is None or self._backend_model.ready
 
     @property
     def asks(self) -> bool:
         """Whether :meth:`says_ready` runs code of the model's own, which may take its time."""
-        return isinstance(self._backend_model, AskingModel) and self._backend_model.asks
+        return self._backend_model is not None and self._backend_model.asks
 
     def says_ready(self) -> bool:
         """Whether the model's own code, if it has any for that, says that it is ready."""
-        return not isinstance(self._backend_model, AskingModel) or self._backend_model.says_ready()
+        return self._backend_model is None or self._backend_model.says_ready()
 
     @property
     def broken(self) -> bool:
         """Whether only another load brings all of it back."""
-        return isinstance(self._backend_model, FragileModel) and self._backend_model.broken
+        return self._backend_model is not None and self._backend_model.broken
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check and execute ``request``, on this thread where the scheduler allows it; its sender is not used.
@@ -212,7 +212,7 @@ class ServedModel:
         if self._instances is None:
             return None
         change = self._instances.prepare(config, cancelled)
-        if change.empty or (isinstance(self._scheduler, ResizableScheduler) and self._scheduler.resizable):
+        if change.empty or self._scheduler.resizable:
             return change
         change.discard()
         return None
@@ -223,7 +223,7 @@ class ServedModel:
         Requests go on. What is to go goes when its execution has ended.
         """
         self.config = config
-        if self._instances is not None and isinstance(self._scheduler, ResizableScheduler) and not change.empty:
+        if self._instances is not None and not change.empty:
             self._scheduler.resize(list(change.added.values()), self._instances.apply(change))
 
     def retire(self) -> None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.instances.backend import InstanceSpec, PlacingRunner
+from repoagent.serving.instances.backend import BatchRunner, Capability, InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from tests.onnx_models import floats, model_bytes
 
@@ -42,7 +42,7 @@ class Gone(Place):
 def runner(memory_files: Any) -> Callable[..., Any]:
     """An instance of a model with x [batch, WIDTH] and outputs y = -x, sum = the rows' sums, of these declared dims."""
 
-    def make(dims: tuple[Any, ...] = ("batch", WIDTH), batching: bool = True) -> PlacingRunner:
+    def make(dims: tuple[Any, ...] = ("batch", WIDTH), batching: bool = True) -> BatchRunner:
         nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("ReduceSum", ["x", "axis"], ["sum"])]
         outputs = [*floats("y", shape=dims), *floats("sum", shape=("batch", 1))]
         axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
@@ -52,7 +52,8 @@ def runner(memory_files: Any) -> Callable[..., Any]:
         config = normalize(read_text(text), model_name="m")
         backend.auto_complete(config, files, 1)
         made = backend.load(config, files, 1).create_instance(InstanceSpec("m_0", "CPU"))
-        assert isinstance(made, PlacingRunner)
+        assert isinstance(made, BatchRunner)
+        assert Capability.PLACES_OUTPUTS in made.capabilities
         return made
 
     return make

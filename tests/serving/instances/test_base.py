@@ -6,8 +6,9 @@ import pytest
 
 from repoagent.config import normalize, read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.serving.instances.base import NativeInstance, instance_specs
+from repoagent.serving.instances.backend import BackendInstance, Capability, InstanceSpec
+from repoagent.serving.instances.base import instance_specs
+from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -68,7 +69,7 @@ def test_waiting_for_the_interpreter_makes_a_model_slow_unless_it_only_computes(
     new_runner: Any, request_of: RequestMaker, monkeypatch: pytest.MonkeyPatch, only_computes: bool
 ) -> None:
     runner = new_runner(1)
-    runner.only_computes = only_computes
+    runner.capabilities = Capability.ONLY_COMPUTES if only_computes else Capability.NONE
     instance = RunnerInstance(version_of(batching=True), runner)
     wall, processor = Ticks(5_000_000), Ticks(1000)
     monkeypatch.setattr("repoagent.serving.instances.runner_instances.time.monotonic_ns", wall)
@@ -118,7 +119,7 @@ def test_reshapes_are_applied_on_both_sides(new_runner: Any, request_of: Request
     assert seen == [(3, 2, 2)]
 
 
-class Native:
+class Native(BackendInstance):
     """A native instance that answers as its ``answers`` say."""
 
     def __init__(self) -> None:

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, check, normalize, read_text
-from repoagent.serving.instances.backend import BatchRunner, StagedRunner
+from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.instances.batches import Joiner
-from repoagent.serving.instances.overlapping import StagedRunnerInstance
-from repoagent.serving.instances.runner_instances import RunnerInstance
+from repoagent.serving.instances.runner_instances import RunnerInstance, StagedRunnerInstance
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.response_cache import ResponseCache
+from repoagent.serving.scheduling.scheduler import Scheduler
 from tests.serving.version_contexts import version_of
 
 MS = 1_000_000
@@ -69,7 +68,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-class RecordingRunner:
+class RecordingRunner(BatchRunner):
     """Answers ``y = 2 x`` and writes down every batch. While held, an execution does not end."""
 
     def __init__(self, events: "queue.SimpleQueue[tuple[str, Any]]", batches: list[list[float]]) -> None:
@@ -95,7 +94,7 @@ class RecordingRunner:
 class StagedRecordingRunner(RecordingRunner):
     """The same in two halves. What is executed is written down at the end, and the halves among the events."""
 
-    depth = 2
+    capabilities = Capability.OVERLAPS
 
     def begin(self, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]) -> Any:
         joined = {name: Tensor.of(np.concatenate(list(parts))) for name, parts in inputs.items()}
@@ -165,7 +164,7 @@ class Bench:
         self.run_time = run_time or RunTime()
         kind = StagedRecordingRunner if staged else RecordingRunner
         self.runners = [kind(self.events, self.batches) for _ in range(instances)]
-        self.scheduler: ModelScheduler = new_scheduler(
+        self.scheduler: Scheduler = new_scheduler(
             version_of(self.statistics, config=self.config),
             [self._instance(runner) for runner in self.runners],
             cache=cache,
@@ -174,9 +173,8 @@ class Bench:
 
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
         version = version_of(self.statistics, config=self.config, run_time=self.run_time)
-        if isinstance(runner, StagedRunner):
-            return StagedRunnerInstance(version, runner, joiner=Joiner.of(self.config))
-        return RunnerInstance(version, runner, joiner=Joiner.of(self.config))
+        kind = StagedRunnerInstance if Capability.OVERLAPS in runner.capabilities else RunnerInstance
+        return kind(version, runner, joiner=Joiner.of(self.config))
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)

@@ -77,7 +77,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("repoagent.serving.instances.base.time.monotonic_ns", clock)
+    monkeypatch.setattr("repoagent.serving.instances.runner_instances.time.monotonic_ns", clock)
     return clock
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.instances.base import NativeInstance
+from repoagent.serving.instances.backend import BackendInstance
+from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
@@ -209,7 +210,7 @@ def test_closing_answers_what_waits_and_closes_the_instances(bench: Any) -> None
         subject.scheduler.infer(subject.request(3))
 
 
-class ListModel:
+class ListModel(BackendInstance):
     """A native instance that writes down how many requests it is given at once."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InternalError
-from repoagent.serving.instances.base import OverlappingInstance
+from repoagent.serving.instances.backend import Capability
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling import assistant
 from tests.serving.scheduling.conftest import Bench
@@ -113,7 +113,7 @@ def test_closing_ends_what_has_begun(bench: Any, monkeypatch: pytest.MonkeyPatch
 def test_both_forms_give_the_same(bench: Any) -> None:
     subject = bench(PAIRS)
     (instance,) = subject.scheduler._instances
-    assert isinstance(instance, OverlappingInstance)
+    assert Capability.OVERLAPS in instance.capabilities
     request = subject.request(3)
     (runner,) = subject.runners
     plain = runner.run(request.inputs, ())["y"].array

@@ -7,19 +7,20 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from repoagent.serving.instances.backend import BatchRunner
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.senders import CollectingSender
 from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.factory import new_scheduler
+from repoagent.serving.scheduling.scheduler import Scheduler
 from tests.serving.scheduling.conftest import complete_config
 from tests.serving.version_contexts import version_of
 
 _SETTINGS: Final = {"direct": "", "dynamic": "max_batch_size: 1000000 dynamic_batching {}"}
 
 
-class _Runner:
+class _Runner(BatchRunner):
     """Notes which thread has run how many values; time passes as the values say."""
 
     def __init__(self) -> None:
@@ -44,8 +45,8 @@ Submit = Callable[[Any], bool]
 def submit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
     """Submit one request with an array; whether this thread executed it."""
     runner, version = _Runner(), version_of(config=complete_config(_SETTINGS[request.param], dims="-1"))
-    monkeypatch.setattr("repoagent.serving.instances.base.time.monotonic_ns", lambda: runner.now_ns)
-    scheduler: ModelScheduler = new_scheduler(version, [RunnerInstance(version, runner)])
+    monkeypatch.setattr("repoagent.serving.instances.runner_instances.time.monotonic_ns", lambda: runner.now_ns)
+    scheduler: Scheduler = new_scheduler(version, [RunnerInstance(version, runner)])
 
     def one(array: Any) -> bool:
         data_type = DataType.BYTES if array.dtype == object else DataType.FP32

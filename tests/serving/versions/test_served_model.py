@@ -4,6 +4,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.instances.backend import BackendModel
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.scheduling.direct import DirectScheduler
@@ -17,7 +18,7 @@ output { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] }
 """
 
 
-class NoModel:
+class NoModel(BackendModel):
     closed = False
 
     def create_instance(self, spec: Any) -> Any:

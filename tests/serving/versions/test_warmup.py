@@ -7,7 +7,8 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
-from repoagent.serving.instances.base import NativeInstance
+from repoagent.serving.instances.backend import BackendInstance
+from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor_files import parse_bytes_tensor
@@ -106,7 +107,7 @@ model_warmup {
     assert given == [{"x": zeros, "ready": zeros, "start": ones, "id": ones, "s": 2 * [[[0, 0]]]}]
 
 
-class Streaming:
+class Streaming(BackendInstance):
     """A backend's instance that sends two answers, the second of which may be an error."""
 
     def __init__(self, error: RepoAgentError | None = None) -> None:

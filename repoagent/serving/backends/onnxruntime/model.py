@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from repoagent.serving.backends.onnxruntime.options import run_options
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
 from repoagent.serving.backends.signatures import Signature
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -21,7 +21,7 @@ def device_of(spec: InstanceSpec) -> int | None:
     return spec.device_id if spec.kind == "GPU" else None
 
 
-class OnnxRuntimeModel:
+class OnnxRuntimeModel(BackendModel):
     """One version: a single session per device, whatever the number of instances.
 
     A session may be run by many threads at once; sharing it keeps one copy of the weights and one thread pool.

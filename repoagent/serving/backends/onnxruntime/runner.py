@@ -1,7 +1,7 @@
 """Running batches on a session."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import onnxruntime
 
@@ -15,13 +15,14 @@ from repoagent.serving.backends.onnxruntime.conversion import (
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.output_placement import Placer
 from repoagent.serving.backends.signatures.completion import Signature
+from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
 __all__ = ["OnnxRuntimeRunner"]
 
 
-class OnnxRuntimeRunner:
+class OnnxRuntimeRunner(BatchRunner):
     """One instance. All instances of a version run on one session, which is thread-safe.
 
     For numbers nothing is copied: the session reads the request's arrays and its results are the response's arrays.
@@ -48,15 +49,18 @@ class OnnxRuntimeRunner:
         self._new_options = new_options
         self._run_options = new_options()
         self._ended: RepoAgentError | None = None
-        self.may_go_on_for_ever: Final = loops
         # The public method looks whether an input is missing and then calls this one; the rest is for other providers.
         plain = session.get_providers() == ["CPUExecutionProvider"]
         self._required = len(signature.inputs)
         self._run: Callable[..., list[Array]] | None = session._sess.run if plain else session.run
         # In parallel mode the thread that calls waits while others compute.
         sequential = session.get_session_options().execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        self.only_computes = plain and sequential
-        """See :class:`~repoagent.serving.instances.backend.ComputingRunner`."""
+        self.capabilities = (
+            Capability.PLACES_OUTPUTS
+            | Capability.ENDS_RUNS
+            | (Capability.MAY_RUN_FOREVER if loops else Capability.NONE)
+            | (Capability.ONLY_COMPUTES if plain and sequential else Capability.NONE)
+        )
         self._placer = Placer(signature, batching=batching)
         has_bfloat16 = any(
             info.data_type is DataType.BF16 for info in (*signature.inputs, *signature.optional, *signature.outputs)
@@ -81,7 +85,7 @@ class OnnxRuntimeRunner:
     def run_into(
         self, inputs: Mapping[str, Tensor], outputs: Sequence[str], places: Mapping[str, OutputPlace]
     ) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.PlacingRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         session = self._session
         names = list(outputs) if outputs else self._names
         targets = self._placer.targets(inputs, names, places)
@@ -129,12 +133,12 @@ class OnnxRuntimeRunner:
         return bytes_from_text(array) if self._types[name] is DataType.BYTES else array
 
     def end_run(self, error: RepoAgentError) -> None:
-        """See :class:`~repoagent.serving.instances.backend.EndableRunner`: ONNX Runtime looks before every node."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`: ONNX Runtime looks before every node."""
         self._ended = error
         self._run_options.terminate = True
 
     def renew(self) -> None:
-        """See :class:`~repoagent.serving.instances.backend.EndableRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         self._ended = None
         self._run_options = self._new_options()
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from repoagent.engines.cuda import finding
 from repoagent.serving.backends.tensorrt.graphs import GraphRule
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "TensorRtBackend", "TensorRtModel"]
 
 
-class TensorRtModel:
+class TensorRtModel(BackendModel):
     """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
 
     def __init__(self, config: "ModelConfig", platform: Platform, open_on: Callable[[int], Engine]) -> None:

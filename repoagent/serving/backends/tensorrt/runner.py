@@ -14,6 +14,7 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.backends.tensorrt.graphs import GraphRule
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
 from repoagent.serving.backends.tensorrt.slot import Layout, Slot
+from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 __all__ = ["Begun", "TensorRtRunner"]
@@ -31,7 +32,7 @@ class Begun:
     names: Sequence[str]
 
 
-class TensorRtRunner:
+class TensorRtRunner(BatchRunner):
     """One instance: a context, its streams, and the buffers of ``depth`` runs.
 
     A run goes through three streams: to the device, through the engine, and back. So the copies of one run overlap
@@ -55,6 +56,7 @@ class TensorRtRunner:
             UnavailableError: the device has not enough memory.
         """
         self.depth = depth
+        self.capabilities = Capability.OVERLAPS if depth > 1 else Capability.NONE
         self._device = device
         self._profiles = profiles
         self._graphs = graphs
@@ -107,7 +109,7 @@ class TensorRtRunner:
     # -- the two halves --------------------------------------------------------------------------------------------
 
     def begin(self, inputs: Mapping[str, Sequence[Array]], outputs: Sequence[str]) -> Begun:
-        """See :class:`~repoagent.serving.instances.backend.StagedRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         if self._closed:
             raise UnavailableError("the model has been unloaded")
         if not self._free:
@@ -125,7 +127,7 @@ class TensorRtRunner:
         return Begun(slot, layout, names)
 
     def finish(self, begun: Begun) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.StagedRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         slot, types, known = begun.slot, self._types, begun.layout.outputs
         try:
             slot.ended.wait()

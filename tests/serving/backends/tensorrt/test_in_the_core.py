@@ -12,7 +12,7 @@ from repoagent.engines.probing import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
-from repoagent.serving.instances.base import OverlappingInstance
+from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.options import ControlMode, CoreOptions
@@ -127,7 +127,7 @@ def test_runs_overlap_only_where_there_is_memory_for_two(config: str, overlaps: 
     version = VersionContext("m", 1, complete, ModelStatistics())
     change = new_instances(version, model, None).prepare(complete, lambda: False)
     (instance,) = change.added.values()
-    assert isinstance(instance, OverlappingInstance) is overlaps
+    assert (Capability.OVERLAPS in instance.capabilities) is overlaps
     assert model.create_instance(GPU).depth == 1 + overlaps
     change.discard()
 

@@ -16,6 +16,7 @@ from repoagent.serving.backends.python.model.model_module import ImportedModel
 from repoagent.serving.backends.python.model.request import InferenceRequest
 from repoagent.serving.backends.python.model.response import InferenceResponse
 from repoagent.serving.backends.python.model.response_sender import FINAL, InferenceResponseSender
+from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["EventLoop", "PythonInstance"]
@@ -70,7 +71,7 @@ class EventLoop:
 logger: Final = logging.getLogger(__name__)
 
 
-class PythonInstance:
+class PythonInstance(BackendInstance):
     """One object of ``TritonPythonModel``. ``execute`` is never called twice at once, except as a coroutine."""
 
     def __init__(

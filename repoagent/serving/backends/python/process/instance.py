@@ -16,6 +16,7 @@ from repoagent.serving.backends.python.process.process_spec import ProcessSpec
 from repoagent.serving.backends.python.process.supervisor import Supervisor
 from repoagent.serving.backends.python.process.work_channel import AskBack, Listener
 from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
+from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest
 
@@ -31,12 +32,14 @@ _SETTLING_SECONDS: Final = 1.0
 """How long an instance counts as busy while its process is started again; until then others get the requests."""
 
 
-class ProcessInstance:
+class ProcessInstance(BackendInstance):
     """A :class:`BackendInstance` whose model runs in a child process: ``child``, which runs nothing yet, to begin with.
 
     Raises:
         InternalError: the model in it cannot be started.
     """
+
+    capabilities = Capability.TAKES_SEVERAL | Capability.CLOSES_SLOWLY
 
     def __init__(self, spec: ProcessSpec, name: str, arguments: dict[str, str], child: ChildProcess) -> None:
         self._spec = spec
@@ -97,7 +100,7 @@ class ProcessInstance:
         over: Callable[[Exception | None], None],
         reader: LoopReader,
     ) -> bool:
-        """See :class:`QueueingInstance`."""
+        """See :class:`BackendInstance`."""
         child = self._supervisor.child
         if child is None:
             return False
@@ -197,11 +200,6 @@ class ProcessInstance:
         """It is done. If the process ends later, that fails what it has not answered."""
         if child.exited.is_set():
             self.open_requests.fail_unhealthy(item.outstanding.numbers)
-
-    @property
-    def lingers(self) -> bool:
-        """That a process has been given its time to end holds no other one up."""
-        return True
 
     def is_ready(self) -> bool:
         """What the model's ``is_ready`` returns; waits for it as long as the process is there.

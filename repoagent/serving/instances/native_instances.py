@@ -1,55 +1,88 @@
-"""Instances that are given several requests at once and execute them one after the other."""
+"""Instances over a backend's own :class:`BackendInstance`, which answers through senders."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
-from repoagent.errors import RepoAgentError
-from repoagent.serving.instances.backend import QueueingInstance
-from repoagent.serving.instances.base import NativeInstance, as_repoagent_error, batch_size
+from repoagent.errors import CancelledError, RepoAgentError
+from repoagent.serving.instances.backend import BackendInstance, Capability
+from repoagent.serving.instances.base import GivenBack, Instance, as_repoagent_error, batch_size
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes
-from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.senders import RecordingSender, answer_error, reshape
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, reshape, submit_and_wait
 
-__all__ = ["GivenBack", "QueueingNativeInstance"]
+__all__ = ["NativeInstance"]
 
-GivenBack = Callable[[Sequence[InferRequest]], None]
-"""Takes requests that were not executed, as they had come. It may be called on any thread."""
+logger = logging.getLogger(__name__)
 
 
-class QueueingNativeInstance(NativeInstance):
-    """A native instance over a backend's :class:`QueueingInstance`. Statistics count every execution by itself."""
+class NativeInstance(Instance):
+    """An instance over a backend's own :class:`BackendInstance`."""
 
-    def __init__(self, context: VersionContext, inner: QueueingInstance) -> None:
-        super().__init__(context, inner)
-        self._queue = inner
+    def __init__(
+        self,
+        context: VersionContext,
+        inner: BackendInstance,
+    ) -> None:
+        self._model_name = context.name
+        self._version = str(context.version)
+        self._inner = inner
+        self._statistics = context.statistics
+        self._batching = context.batching
+        self._decoupled = context.decoupled
+        self._reshaper = Reshaper.of(context.config)
+        self.capabilities = inner.capabilities | Capability.USES_SENDERS
+        self.run_time = unpredictable()  # It may do anything, also wait for another request.
+
+    def call(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        started = time.monotonic_ns()
+        total = 0
+        senders: dict[InferRequest, RecordingSender] = {}
+        for request in requests:
+            size = batch_size(request) if self._batching else 1
+            total += size
+            if not request.placeholder:
+                senders[request] = RecordingSender(
+                    request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
+                )
+        try:
+            if self._reshaper is not None:
+                for request in dict.fromkeys(requests):  # Free slots of a batch have one request together.
+                    reshape(request, self._reshaper)
+            self._inner.execute(requests)
+        except Exception as error:
+            failure = as_repoagent_error(error, self._model_name)
+            for request, sender in senders.items():
+                if not sender.ended:
+                    answer_error(request, failure, self._version)
+        end = time.monotonic_ns()
+        self._statistics.record_execution(total, ExecutionTimes(started, started, end, end))
 
     @property
     def ahead(self) -> int:
-        """How many requests :meth:`execute_each` should get at the moment."""
-        return self._queue.ahead
+        return self._inner.ahead
 
     @property
     def ready_for_loop(self) -> bool:
-        """Whether :meth:`begin_each` is worth calling at the moment."""
-        return self._queue.ready_for_loop
+        return self._inner.ready_for_loop
 
     def execute_each(self, requests: Sequence[InferRequest], give_back: GivenBack) -> None:
-        """Answer every request through its sender, each executed by itself, or give it back. Never raises."""
         given = _Givens(self, requests, give_back)
         try:
-            self._queue.execute_each(given.requests, given.executed, given.returned)
+            self._inner.execute_each(given.requests, given.executed, given.returned)
         except Exception as error:
             given.fail(error)
 
     def begin_each(
         self, requests: Sequence[InferRequest], give_back: GivenBack, ended: Callable[[], None], reader: LoopReader
     ) -> None:
-        """The same without waiting, on the thread of ``reader``. Never raises.
-
-        ``ended`` is called, on any thread, once the instance is free again; answers may come after that.
-        """
         given = _Givens(self, requests, give_back)
 
         def over(error: Exception | None) -> None:
@@ -58,7 +91,7 @@ class QueueingNativeInstance(NativeInstance):
             ended()
 
         try:
-            begun = bool(given.requests) and self._queue.begin_each(
+            begun = bool(given.requests) and self._inner.begin_each(
                 given.requests, given.executed, given.returned, over, reader
             )
         except Exception as error:
@@ -68,13 +101,28 @@ class QueueingNativeInstance(NativeInstance):
             given.returned(range(len(given.requests)))
             ended()
 
+    def rehearse(self, request: InferRequest) -> None:
+        collector = CollectingSender()
+        request.redirect(collector)
+        if self._reshaper is not None:
+            reshape(request, self._reshaper)
+        self._inner.execute((request,))
+        try:
+            if self._decoupled:
+                collector.finish()
+            else:
+                collector.result(self._model_name)
+        except CancelledError:
+            logger.info("the warm-up of model '%s' was cancelled", self._model_name)
+
+    def close(self) -> None:
+        self._inner.close()
+
 
 class _Givens:
-    """Requests that were handed to an instance together; a part of :class:`QueueingNativeInstance`."""
+    """Requests that were handed to an instance together; a part of :class:`NativeInstance`."""
 
-    def __init__(
-        self, instance: QueueingNativeInstance, requests: Sequence[InferRequest], give_back: GivenBack
-    ) -> None:
+    def __init__(self, instance: NativeInstance, requests: Sequence[InferRequest], give_back: GivenBack) -> None:
         self._instance = instance
         self._give_back = give_back
         now = time.monotonic_ns()
@@ -113,7 +161,7 @@ class _Given:
 
     __slots__ = ("_given_ns", "_inputs", "_recorder", "_returned", "_size", "_statistics", "request")
 
-    def __init__(self, instance: QueueingNativeInstance, request: InferRequest, now_ns: int) -> None:
+    def __init__(self, instance: NativeInstance, request: InferRequest, now_ns: int) -> None:
         self.request = request
         self._given_ns = now_ns
         self._inputs = request.inputs

@@ -1,0 +1,123 @@
+"""Schedulers decide when, where and with whom a request is executed. Here is what all of them share.
+
+A hop from one thread to another costs about ten times a small ``session.run``. So a caller that waits anyway executes
+its request on its own thread (:meth:`Scheduler.infer`), what lately took no longer than a hop is executed where it was
+submitted, and a worker that is woken up takes all that waits, not one.
+"""
+
+from collections.abc import Sequence
+
+from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance_pool import InstancePool
+from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.requests.tensor import input_bytes
+from repoagent.serving.scheduling.refuser import Refuser
+from repoagent.serving.scheduling.steps import Refusal
+
+__all__ = ["InlineExecution", "Scheduler", "is_quick_for"]
+
+
+def is_quick_for(run_time: RunTime, request: InferRequest) -> bool:
+    """Whether a model that is quick is so for ``request``: the thread that submits it may be an event loop."""
+    return input_bytes(request.inputs) <= run_time.quick_bytes
+
+
+class Scheduler:
+    """Executes the requests of one version of a model on its instances. All methods may be called at once."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Execute ``request`` and return its answer.
+
+        Raises:
+            RepoAgentError: it failed, was cancelled, or waited too long.
+        """
+        return submit_and_wait(self.submit, request, self._model_name)
+
+    def submit(self, request: InferRequest) -> None:
+        """Take ``request`` over; it is answered through its sender, perhaps before this returns. Never raises.
+
+        It returns soon: a scheduler executes here only what takes about as long as a thread's waking up.
+        """
+        raise NotImplementedError
+
+    @property
+    def waiting(self) -> int:
+        """How many submitted requests have not been taken up yet."""
+        return 0
+
+    def executes_here(self, patient: bool) -> bool:
+        """Whether a caller is better served by :meth:`infer` than by :meth:`submit`.
+
+        So it is if :meth:`infer` executes on the thread that calls it, by itself, and usually is over so soon that
+        handing the request to another thread would be a good part of it. One that is ``patient``, who would only wait
+        in any case, is if an instance is free and it usually does not take long.
+        """
+        return False
+
+    @property
+    def resizable(self) -> bool:
+        """Whether its instances can be changed while it serves."""
+        return False
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing. Only if it is resizable."""
+
+    def retire(self) -> None:
+        """No further request will come; those that have come are executed all the same."""
+
+    def close(self) -> None:
+        """Answer what still waits with UnavailableError, stop the threads, close the instances."""
+        raise NotImplementedError
+
+
+class InlineExecution(Scheduler):
+    """A scheduler whose callers may execute requests on their own threads."""
+
+    def __init__(self, model_name: str, pool: InstancePool[Instance], refuser: Refuser) -> None:
+        super().__init__(model_name)
+        self._pool = pool
+        self._refuser = refuser
+        self._closed = False
+
+    def _take(self, request: InferRequest) -> Instance:
+        """Wait for an instance; :meth:`_call` or :meth:`_execute_on` gives it back.
+
+        Raises:
+            CancelledError: the request was cancelled meanwhile.
+            UnavailableError: its timeout expired, or the model is being unloaded.
+        """
+        timeout_us = request.asked.timeout_us
+        instance = self._pool.take(timeout_us / 1e6 if timeout_us else None, request)
+        if instance is None:
+            raise self._refuser.count(self._refusal(request))
+        return instance
+
+    def _call(self, instance: Instance, request: InferRequest) -> InferResponse:
+        """Execute ``request`` and return its answer."""
+        try:
+            if request.cancelled or self._closed:
+                raise self._refuser.count(self._refusal(request))
+            return instance.call(request)
+        finally:
+            self._pool.give(instance)
+
+    def _execute_on(self, instance: Instance, request: InferRequest) -> None:
+        """Execute ``request``; the answer goes to its sender."""
+        try:
+            if request.cancelled or self._closed:
+                self._refuser.answer(self._refusal(request))
+            else:
+                instance.execute((request,))
+        finally:
+            self._pool.give(instance)
+
+    def _refusal(self, request: InferRequest) -> Refusal:
+        """Why ``request`` is not executed."""
+        if request.cancelled:
+            return Refusal.cancelled(request)
+        return Refusal.unloaded(request, self._model_name) if self._closed else Refusal.expired(request)
