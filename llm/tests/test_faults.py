@@ -12,6 +12,7 @@ from repoagent_llm import (
     Executor,
     ExecutorConfig,
     ExternalDraftTokensConfig,
+    FinishReason,
     KvCacheConfig,
     LogitsPostProcessorConfig,
     OutputConfig,
@@ -19,7 +20,7 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.runner.fake import FakeRunner
-from repoagent_llm.runner.protocol import Segment, Seq, StepResult
+from repoagent_llm.runner.protocol import Logits, Segment, Seq, StepResult
 from repoagent_llm.types.errors import ExecutorStoppedError
 
 LIMIT = timedelta(seconds=120)
@@ -329,3 +330,75 @@ def test_what_is_no_request_takes_no_id_from_the_others(start: Start) -> None:
     with pytest.raises(TypeError, match="takes Requests, not a str"):
         executor.enqueue_requests([Request(PROMPT, 2), "a prompt"])  # type: ignore[list-item]
     assert executor.enqueue_request(Request(PROMPT, 2)) == 1
+
+
+class EndableRunner(BrokenRunner):
+    """Its steps wait for ``gate``, or raise once they are ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = 0
+        self.open_in_steps: list[int] = []
+
+    def end(self) -> None:
+        self.ends += 1
+        self.gate.set()
+
+    def renew(self) -> None:
+        self.ends = 0
+        self.gate.clear()
+
+    def step(self, segments: Sequence[Segment]) -> StepResult:
+        self.reached.set()
+        assert self.gate.wait(120)
+        if self.ends:
+            raise RuntimeError("ended")
+        self.open_in_steps.append(self.open_sequences)
+        return super().step(segments)
+
+
+@pytest.fixture
+def endable() -> Iterator[tuple[Executor, EndableRunner]]:
+    runner = EndableRunner()
+    executor = Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, kv_cache_config=KvCacheConfig()))
+    yield executor, runner
+    runner.gate.set()
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("sampling", [SamplingConfig(), BEAMS])
+def test_a_step_that_nobody_wants_is_ended(endable: tuple[Executor, EndableRunner], sampling: SamplingConfig) -> None:
+    executor, runner = endable
+    ids = [executor.enqueue_request(Request([number, 2], 5, sampling_config=sampling)) for number in range(1, 3)]
+    assert runner.reached.wait(120)
+    for request_id in ids:
+        executor.cancel_request(request_id)
+    answers = executor.await_responses(ids, LIMIT)
+    for (answer,) in answers:
+        assert set(answer.result.finish_reasons) == {FinishReason.CANCELLED}
+    assert executor._assembly.budget.used == 0
+    runner.gate.set()
+    later = executor.await_responses(executor.enqueue_request(Request([1, 2], 5)), LIMIT)
+    expected = FakeRunner()
+    seq, tokens = expected.open(), [1, 2]
+    assert seq is not None
+    for _ in range(5):
+        result = expected.step([Segment(seq, np.array(tokens[expected.length(seq) :], np.int32), Logits.LAST)])
+        tokens.append(int(result.logits[-1].argmax()))
+    assert later[0].result.output_token_ids[0] == tokens
+
+
+def test_a_step_that_another_wants_goes_on_and_what_is_cancelled_leaves_at_its_end(
+    endable: tuple[Executor, EndableRunner],
+) -> None:
+    executor, runner = endable
+    kept, gone = executor.enqueue_requests([Request([1, 2], 5), Request([3, 4], 5)])
+    assert runner.reached.wait(120)
+    executor.cancel_request(gone)
+    assert runner.ends == 0
+    runner.gate.set()
+    answers = executor.await_responses([kept, gone], LIMIT)
+    assert [answer.result.finish_reasons for (answer,) in answers] == [[FinishReason.LENGTH], [FinishReason.CANCELLED]]
+    assert len(answers[1][0].result.output_token_ids[0]) == 3, "the step gave it a token"
+    assert runner.open_in_steps == [2, 1, 1, 1, 1]
+    assert executor._assembly.budget.used == 0

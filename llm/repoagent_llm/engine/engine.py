@@ -26,7 +26,7 @@ from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.turns import Seat
-from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, StepResult
+from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, Segment, StepResult
 from repoagent_llm.types.enums import FinishReason, RequestStage
 from repoagent_llm.types.errors import CheckError, text_of
 from repoagent_llm.types.result import Response
@@ -59,6 +59,7 @@ class Engine:
     ) -> None:
         """``seat``: among executors that share the cores."""
         self._runner = runner
+        self._endable = runner if isinstance(runner, EndableRunner) else None
         self._scheduler = scheduler
         self._cache = cache
         self._budget = budget
@@ -92,8 +93,8 @@ class Engine:
         self._inbox.stop()
         if self._thread is threading.current_thread():
             return
-        if isinstance(self._runner, EndableRunner):
-            self._runner.end()
+        if self._endable is not None:
+            self._endable.end()
         self._drafting.end()
         self._thread.join(_PATIENCE_SECONDS)
         if self._thread.is_alive():
@@ -166,16 +167,40 @@ class Engine:
         segments = plan.segments
         if self._debug.active:  # no round then: its rows lie where the runner puts them
             plan, segments = Plan(plan.works), self._debug.ask(segments)
-        try:
-            result = self._runner.step(segments)
-        except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
-            if not self._inbox.stopping:  # else the step has been ended, and they get no answer
-                tasks = {work.task.id: work.task for work in plan.works}
-                self._fail(list(tasks.values()), f"the runner failed: {text_of(error)}")
+        result = self._step(plan, segments)
+        if result is None:
             return None
         if self._debug.active:
             self._debug.keep(self._iteration, plan.works, result)
         return plan, result
+
+    def _step(self, plan: Plan, segments: Sequence[Segment]) -> StepResult | None:
+        """Run a step; None if it failed, or was ended because nobody wants any of it."""
+        tasks = {work.task.id: work.task for work in plan.works}
+        if self._endable is not None:
+            self._inbox.begin_step(tasks.keys(), self._endable.end)
+        failure: BaseException | None = None
+        try:
+            result = self._runner.step(segments)
+        except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
+            failure = error
+        ended = self._endable is not None and self._inbox.step_over()
+        if ended:
+            self._renew()
+        if failure is None:
+            return result
+        if ended:  # the next iteration takes the cancellations
+            for work in plan.works:
+                work.sequence.computed = 0  # what the runner holds of it may be half written
+        elif not self._inbox.stopping:  # else the step has been ended, and they get no answer
+            self._fail(list(tasks.values()), f"the runner failed: {text_of(failure)}")
+        return None
+
+    def _renew(self) -> None:
+        if self._endable is not None:
+            self._endable.renew()
+            if self._inbox.stopping:
+                self._endable.end()
 
     def _others(self) -> Others:
         if self._seat is None or not self._seat.contended:

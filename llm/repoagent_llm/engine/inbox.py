@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from repoagent_llm.engine.task import Task
@@ -29,6 +30,8 @@ class Inbox:
         self._tasks: deque[Task] = deque()
         self._cancelled: set[int] = set()
         self._stopping = False
+        self._step: Collection[int] = ()
+        self._end_step: Callable[[], None] | None = None
 
     def put(self, tasks: list[Task]) -> None:
         """Add requests."""
@@ -41,6 +44,24 @@ class Inbox:
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
+            self._end_if_unwanted()
+
+    def begin_step(self, ids: Collection[int], end: Callable[[], None]) -> None:
+        """The engine runs a step for these requests: ``end`` is called if all of them are cancelled meanwhile."""
+        with self._changed:
+            self._step, self._end_step = ids, end
+            self._end_if_unwanted()
+
+    def step_over(self) -> bool:
+        """That step is over; whether ``end`` was called."""
+        with self._changed:
+            ended, self._end_step = self._end_step is None, None
+            return ended
+
+    def _end_if_unwanted(self) -> None:
+        if self._end_step is not None and self._cancelled.issuperset(self._step):
+            self._end_step()
+            self._end_step = None
 
     def stop(self) -> None:
         """Ask the engine to end after the iteration that runs."""

@@ -94,6 +94,10 @@ class OrtRunner(OrtSequences):
         """See EndableRunner: ONNX Runtime looks before every node."""
         self._run_options.terminate = True
 
+    def renew(self) -> None:
+        """See EndableRunner."""
+        self._run_options.terminate = False
+
     def close(self) -> None:
         """See ModelRunner."""
         self._decode_runs.clear()

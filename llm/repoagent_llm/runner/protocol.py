@@ -177,6 +177,9 @@ class EndableRunner(ModelRunner, Protocol):
     def end(self) -> None:
         """Let the step that runs, and every one after it, fail soon. From any thread, at any time."""
 
+    def renew(self) -> None:
+        """After :meth:`end`: let steps come to their ends again."""
+
 
 @runtime_checkable
 class AdaptableRunner(ModelRunner, Protocol):

@@ -9,7 +9,7 @@ import pytest
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.ort import OrtRunner
-from repoagent_llm.runner.protocol import DecodeRound, Logits, ModelRunner, Segment, Seq
+from repoagent_llm.runner.protocol import DecodeRound, EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 from repoagent_llm.types.errors import EngineError
 
@@ -243,3 +243,16 @@ def test_more_rows_of_logits_than_ever_before_are_no_trouble(
     runner.step([Segment(first, PROMPT[1:2], Logits.ALL), Segment(second, PROMPT[1:], Logits.ALL)])
     result = runner.step([Segment(first, PROMPT[2:3])])
     np.testing.assert_allclose(result.logits, whole[2:3], atol=_tolerance(runner))
+
+
+def test_a_step_that_was_ended_fails_and_the_next_one_is_right(runner: ModelRunner) -> None:
+    if not isinstance(runner, EndableRunner):
+        pytest.skip("its steps cannot be ended")
+    expected = _feed(runner, _open(runner), PROMPT)
+    seq = _open(runner)
+    runner.end()
+    with pytest.raises(Exception, match="terminate"):
+        _feed(runner, seq, PROMPT)
+    runner.free(seq)
+    runner.renew()
+    assert np.array_equal(_feed(runner, _open(runner), PROMPT), expected)
