@@ -1,4 +1,4 @@
-"""Ctrl-C during a load."""
+"""Signals during a load, and while a command has its result."""
 
 import os
 import signal
@@ -7,9 +7,11 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["interrupt_flag"]
+__all__ = ["StopSignals", "interrupt_flag"]
 
 _MESSAGE: Final = b"interrupted: the running step may end in good order; another Ctrl-C stops it at once\n"
+_STOP: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_FORWARDED: Final = _STOP | {signal.SIGUSR1, signal.SIGUSR2}
 
 
 def interrupt_flag() -> threading.Event:
@@ -26,3 +28,34 @@ def interrupt_flag() -> threading.Event:
 
     signal.signal(signal.SIGINT, interrupt)
     return flag
+
+
+class StopSignals:
+    """Signals to stop give a load up in good order, and a second Ctrl-C at once; later, all go on to a process."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """The first that came before :meth:`forward`; 0 while none has."""
+        self._target: int | None = None
+        self._kept: frozenset[signal.Signals] = frozenset()
+        for number in _FORWARDED:
+            signal.signal(number, self._take)
+
+    def is_set(self) -> bool:
+        """Whether the load is to be given up."""
+        return self.number != 0
+
+    def forward(self, process: int, *, but: frozenset[signal.Signals] = frozenset()) -> None:
+        """Send every signal on to ``process`` from now on, also one that came before; those in ``but`` are dropped."""
+        self._target, self._kept = process, but
+        if self.number:
+            self._take(self.number)
+
+    def _take(self, number: int, *_: object) -> None:
+        if self._target is None:
+            if self.number and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.number = self.number or (number if number in _STOP else 0)
+        elif number not in self._kept:
+            with suppress(ProcessLookupError):
+                os.kill(self._target, number)

@@ -29,6 +29,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
     "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what this machine can run, and what it lacks."),
     "fetch": CommandSpec("repoagent.cli.fetch:fetch", "Download models into the cache before they are needed."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
+    "prepare": CommandSpec("repoagent.cli.prepare:prepare", "Run agents, and leave the result for another server."),
     "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
 }
 

@@ -181,6 +181,14 @@ class LoadedChain:
             if self._life.state is not State.LOAD:
                 self._remove_plaintext()
 
+    def remove_former_locations(self) -> None:
+        """Remove the private directories that the agents have moved the model out of, such as a copy of ciphertext.
+
+        For who keeps the model's files for long; no agent is given an earlier location after its ``LOAD``.
+        """
+        with self._lock:
+            self._load.directories.remove_others(Path(self._files.local_path()))
+
     def finish(self) -> None:
         """Whatever is still to be called, at shutdown. Every promise to the agents is kept here too."""
         with self._lock:

@@ -35,6 +35,11 @@ class LoadDirectories:
         del self._confidential[path]
         self._workspace.remove(path)
 
+    def remove_others(self, place: Path) -> None:
+        """Remove those in which ``place`` does not lie."""
+        for path in [path for path in self._confidential if not place.is_relative_to(path)]:
+            self.remove(path)
+
     def remove_confidential(self) -> None:
         """Wipe and remove those that hold plaintext."""
         for path in [path for path, confidential in self._confidential.items() if confidential]:

@@ -1,0 +1,153 @@
+"""``repoagent prepare MODEL DIRECTORY``: run a model's agents, and leave the result where another server reads it."""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from repoagent.cli.interrupt import StopSignals
+from repoagent.cli.loading import (
+    loader_flags,
+    open_model,
+    opened_audit,
+    quiet_tracebacks,
+    require_unload,
+    show_report,
+    take_loader_options,
+)
+from repoagent.cli.progress import progress_line
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repoagent.handover.destination import Destination
+    from repoagent.loader.assembly import LoaderOptions
+    from repoagent.loader.chain import LoadedChain
+    from repoagent.loader.plugins import PluginManager
+
+__all__ = ["UNCHECKED", "prepare"]
+
+_PREFIX: Final = "repoagent+"
+"""Before the scheme of a URL: KServe chooses the initializer by prefixes, and ``s3://`` is its own."""
+UNCHECKED: Final = (
+    "no agent looked at model '{}': neither its configuration nor a policy names one; name one, or use "
+    "--allow-unchecked"
+)
+
+
+@click.command()
+@click.argument("pairs", metavar="MODEL DIRECTORY [MODEL DIRECTORY]...", nargs=-1, required=True)
+@loader_flags
+@click.option("--allow-disk", is_flag=True, help="Allow plaintext of encrypted models on a disk.")
+@click.option("--allow-unchecked", is_flag=True, help="Allow models that no agent looked at.")
+def prepare(pairs: tuple[str, ...], allow_disk: bool, allow_unchecked: bool, **values: Any) -> None:
+    """Run the agents of each MODEL (a directory or a URL), and put the result into its DIRECTORY.
+
+    For an init container, or a step of a release: the server that reads DIRECTORY knows nothing of agents. DIRECTORY is
+    empty, missing, or from an earlier call. All models arrive or none. Each flag is also a variable:
+    REPOAGENT_PREPARE_AGENT_POLICY and so on. Exits 1 if a model is refused.
+    """
+    if len(pairs) % 2:
+        raise click.UsageError("each MODEL needs a DIRECTORY: the number of arguments is odd")
+    models, directories = pairs[::2], pairs[1::2]
+    quiet_tracebacks()
+    stop = StopSignals()
+    try:
+        chains = _prepare(models, [Path(one) for one in directories], allow_disk, allow_unchecked, values, stop)
+    except RepoAgentError as error:
+        show_report(getattr(error, "report", None))
+        if stop.number:
+            sys.exit(128 + stop.number)
+        raise
+    for chain, directory in zip(chains, directories, strict=True):
+        show_report(chain.report)
+        require_unload(chain.report)
+        click.echo(f"{chain.name}: ready in {directory}")
+
+
+def _prepare(
+    models: "Sequence[str]",
+    directories: "Sequence[Path]",
+    allow_disk: bool,
+    allow_unchecked: bool,
+    values: dict[str, Any],
+    stop: StopSignals,
+) -> "list[LoadedChain]":
+    """Every model in its directory, or none in any; the chains have ended."""
+    from repoagent.handover.destination import Destination
+    from repoagent.loader.assembly import LoaderOptions
+    from repoagent.loader.plugins import PluginManager
+    from repoagent.sentinel import marked
+
+    chains: list[LoadedChain] = []
+    versions: list[list[int]] = []
+    with ExitStack() as resources:
+        options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
+        _refuse_models_inside(models, directories)
+        places = [resources.enter_context(Destination(one)) for one in directories]
+        resources.enter_context(marked())
+        plugins = resources.enter_context(PluginManager())
+        try:
+            for model, place in zip(models, places, strict=True):
+                chains.append(_load(model, place, options, plugins, resources, stop, allow_disk))
+                if not (chains[-1].report.entries or allow_unchecked):
+                    raise InvalidArgumentError(UNCHECKED.format(chains[-1].name))
+                versions.append(chains[-1].version_dirs)
+                place.stage(chains[-1], allow_disk=allow_disk)
+            for chain, served in zip(chains, versions, strict=True):
+                chain.attest(served)
+            for place in places:
+                place.publish()
+        except BaseException as error:
+            for chain in chains:
+                chain.fail(error)
+            raise
+        for chain in chains:
+            chain.complete()
+            chain.unload()
+            chain.unload_complete()
+    return chains
+
+
+def _refuse_models_inside(models: "Sequence[str]", directories: "Sequence[Path]") -> None:
+    """A directory is emptied first: no model may lie in one."""
+    for model in (Path(model).resolve() for model in models if "://" not in model):
+        for directory in directories:
+            if model.is_relative_to(directory.resolve()):
+                raise InvalidArgumentError(f"the model {model} lies in {directory}, which is emptied first")
+
+
+def _load(
+    model: str,
+    place: "Destination",
+    options: "LoaderOptions",
+    plugins: "PluginManager",
+    resources: ExitStack,
+    stop: StopSignals,
+    allow_disk: bool,
+) -> "LoadedChain":
+    """The chain of ``model``; plaintext is made in the filesystem of ``place``, if that is one in memory."""
+    from repoagent.loader.assembly import open_loader
+
+    if place.in_memory or not allow_disk:
+        options = replace(options, confidential_directory=place.path)
+    loader = open_loader(options, plugins, resources)
+    source = open_model(model.removeprefix(_PREFIX), plugins.registry("filesystems"), options.limits)
+    loader.admit_command(source.name, "prepare")
+    line = progress_line()
+    try:
+        chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
+    finally:
+        if line:
+            line.clear()
+    chain.remove_former_locations()
+    return chain
+
+
+for _option in prepare.params:
+    if isinstance(_option, click.Option):
+        _option.envvar = "REPOAGENT_PREPARE_" + _option.opts[0].removeprefix("--").replace("-", "_").upper()

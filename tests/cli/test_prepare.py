@@ -1,0 +1,221 @@
+"""``repoagent prepare``: the result of a chain in a directory, whole and readable, or nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import PLAIN, Program, agent, left_in
+
+pytestmark = pytest.mark.slow
+
+MARK = ".repoagent-prepared"
+COMPLETE = sorted([*PLAIN, "README.md", "model.sig", MARK])
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_result_is_in_the_directory_and_readable_for_another_user(
+    program: Program, folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    target = memory / "models"
+    result = program("prepare", folder, target)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith(f"llama: ready in {target}\n")
+    assert sorted(os.listdir(target)) == COMPLETE
+    assert {name: (target / name).read_bytes() for name in PLAIN} == PLAIN
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir() if path.name != MARK} == {0o444}
+    assert target.stat().st_mode & 0o777 == 0o755
+    assert left_in(tmp_path / "work") == []
+    if os.geteuid() == 0:
+        memory.chmod(0o755)
+        cat = subprocess.run(["cat", str(target / "config.json")], user=1001, capture_output=True, check=True)
+        assert cat.stdout == PLAIN["config.json"]
+
+
+def test_a_second_call_gives_the_same(program: Program, folder: Path, memory: Path) -> None:
+    assert program("prepare", folder, memory).returncode == 0
+    first = tree(memory)
+    (memory / "left").mkdir()
+    (memory / "left/over").write_text("x")
+    assert program("prepare", folder, memory).returncode == 0
+    assert tree(memory) == first
+
+
+def test_what_is_tampered_with_leaves_nothing(program: Program, folder: Path, memory: Path) -> None:
+    assert program("prepare", folder, memory).returncode == 0
+    (folder / "README.md").write_text("Another model.")
+    result = program("prepare", folder, memory)
+    assert result.returncode == 1
+    assert "changed after signing: README.md" in result.stderr.splitlines()[-1]
+    assert os.listdir(memory) == []
+
+
+def test_every_pair_arrives_or_none(program: Program, folder: Path, memory: Path) -> None:
+    other = folder.parent / "other"
+    shutil.copytree(folder, other)
+    pairs = [folder, memory / "a", other, memory / "b"]
+    both = program("prepare", *pairs)
+    assert both.returncode == 0, both.stderr
+    assert (sorted(os.listdir(memory / "a")), sorted(os.listdir(memory / "b"))) == (COMPLETE, COMPLETE)
+    (other / "README.md").write_text("Another model.")
+    assert program("prepare", *pairs).returncode == 1
+    assert (os.listdir(memory / "a"), os.listdir(memory / "b")) == ([], [])
+
+
+def test_plaintext_goes_to_a_disk_only_where_that_is_allowed(program: Program, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "disk"
+    result = program("prepare", folder, target)
+    assert result.returncode == 1
+    assert "confidential files need a tmpfs or ramfs" in result.stderr
+    assert os.listdir(target) == []
+    allowed = program("prepare", "--allow-disk", folder, target)
+    assert allowed.returncode == 0, allowed.stderr
+    assert sorted(os.listdir(target)) == COMPLETE
+
+
+def test_a_model_that_no_agent_looked_at_needs_a_flag(program: Program, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("")
+    result = program("prepare", folder, tmp_path / "out")
+    assert result.returncode == 1
+    assert "no agent looked at model 'llama'" in result.stderr
+    assert program("prepare", "--allow-unchecked", folder, tmp_path / "out").returncode == 0
+    assert "model.safetensors.age" in os.listdir(tmp_path / "out")
+
+
+def test_a_directory_with_files_of_someone_else_is_left_alone(program: Program, folder: Path, memory: Path) -> None:
+    (memory / "precious").write_text("x")
+    result = program("prepare", folder, memory)
+    assert result.returncode == 1
+    assert "holds files that were not put there by this command, such as 'precious'" in result.stderr
+    assert os.listdir(memory) == ["precious"]
+    inside = program("prepare", folder, folder.parent)
+    assert inside.returncode == 1
+    assert "which is emptied first" in inside.stderr
+    assert (folder / "README.md").exists()
+
+
+def test_every_flag_is_a_variable_too(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> None:
+    names = {flag.partition("=")[0]: flag.partition("=")[2] or "1" for flag in flags}
+    variables = {"REPOAGENT_PREPARE_" + name[2:].replace("-", "_").upper(): value for name, value in names.items()}
+    command = [sys.executable, "-m", "repoagent", "prepare", f"{folder}/", str(memory)]
+    environment = {"PATH": os.environ["PATH"], **variables, "REPOAGENT_PREPARE_AUDIT_LOG": str(tmp_path / "audit")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    lines = (tmp_path / "audit").read_text().splitlines()
+    assert [(line.count('"load"'), line.count('"unload"'), line.count('"loaded"')) for line in lines][-3:] == [
+        (1, 0, 1),
+        (0, 1, 0),
+        (0, 1, 0),
+    ]
+
+
+def test_a_rule_about_backends_refuses_unless_it_names_the_command(
+    program: Program, folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'{policy.read_text()}backends = ["onnxruntime"]\n')
+    result = program("prepare", folder, memory)
+    assert result.returncode == 1
+    assert "neither judges a command" in result.stderr
+    policy.write_text(f'{policy.read_text()}commands = ["prepare"]\n')
+    assert program("prepare", folder, memory).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [["one"], ["one", "two", "three"], []])
+def test_arguments_that_are_no_pairs_are_a_wrong_command_line(program: Program, arguments: list[str]) -> None:
+    assert program("prepare", *arguments).returncode == 2
+
+
+def test_the_prefix_of_a_url_is_taken_away(program: Program, folder: Path, memory: Path) -> None:
+    result = program("prepare", f"repoagent+file://{folder}", memory)
+    assert result.returncode == 0, result.stderr
+
+
+HALF = (
+    "    def load(self, model):\n"
+    "        place = model.acquire_location(confidential=True)\n"
+    "        (place / 'half').write_bytes(b'secret')\n"
+    "        print('half', flush=True)\n"
+    "        while os.path.exists({stop!r}) and not model.cancelled:\n"
+    "            time.sleep(0.01)\n"
+    "        (place / 'whole').write_bytes(b'secret')\n"
+    "        model.update_location(place)\n"
+)
+Halfway = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def halfway(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> Halfway:
+    """Start the command over an agent that writes half of its result and waits while the file ``stop`` is there."""
+    where = agent(tmp_path, "half", HALF.format(stop=str(tmp_path / "stop")))
+    (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\nbefore = ["half"]\n')
+
+    def start() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "repoagent", "prepare", *flags, where, str(folder), str(memory)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "half\n"
+        return child
+
+    return start
+
+
+def test_after_a_kill_in_the_middle_the_next_call_gives_the_whole(
+    halfway: Halfway, memory: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stop").touch()
+    with halfway() as child:
+        child.kill()
+    assert not {"half", "whole"} & set(os.listdir(memory))
+    (tmp_path / "stop").unlink()
+    with halfway() as child:
+        output, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, output + errors
+    assert tree(memory) == {"half": b"secret", "whole": b"secret", MARK: b""}
+
+
+def test_a_signal_to_stop_leaves_nothing_and_is_the_status(halfway: Halfway, memory: Path, tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    with halfway() as child:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert os.listdir(memory) == []
+
+
+def test_two_calls_at_once_do_not_mix(
+    halfway: Halfway, program: Program, folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stop").touch()
+    with halfway() as child:
+        result = program("prepare", folder, memory)
+        assert result.returncode == 1
+        assert "another process prepares a model in" in result.stderr
+        (tmp_path / "stop").unlink()
+        child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert "whole" in os.listdir(memory)
+
+
+def test_there_is_one_copy_at_the_peak(program: Program, flags: list[str], folder: Path, tmp_path: Path) -> None:
+    """On a filesystem that two copies do not fit on, in a namespace of its own."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here (unshare -m)")
+    target = tmp_path / "mnt"
+    target.mkdir()
+    size = sum(map(len, PLAIN.values()))
+    command = f'mount -t tmpfs -o size={size * 3 // 2} tmpfs {target} && "$@" && ls -A {target} && df {target}'
+    words = [sys.executable, "-m", "repoagent", "prepare", *flags, str(folder), str(target)]
+    result = subprocess.run(
+        ["unshare", "-m", "bash", "-c", command, "sh", *words], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line in COMPLETE] == COMPLETE

@@ -1,0 +1,73 @@
+"""The directory that another server reads, and those who put something else in its way."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.handover.destination import Destination
+from repoagent.loader.chain import LoadedChain
+
+
+def chain_at(place: Path) -> LoadedChain:
+    """A chain that has left a model in ``place``."""
+    files: Any = SimpleNamespace(local_path=lambda: place, fleeting=False)
+    return cast("LoadedChain", SimpleNamespace(files=files))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model" / "1").mkdir(parents=True)
+    (tmp_path / "model" / "1" / "program").write_text("x")
+    (tmp_path / "model" / "1" / "program").chmod(0o700)
+    return tmp_path / "model"
+
+
+def test_nothing_is_in_place_before_it_is_published(model: Path, tmp_path: Path) -> None:
+    with Destination(tmp_path / "out") as place:
+        place.stage(chain_at(model))
+        assert not (tmp_path / "out" / "1").exists()
+        place.publish()
+    assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")] == ["1"]
+    assert (tmp_path / "out" / "1" / "program").stat().st_mode & 0o777 == 0o755
+
+
+def test_another_directory_in_its_place_gets_nothing(model: Path, tmp_path: Path) -> None:
+    out, attackers = tmp_path / "out", tmp_path / "attackers"
+    attackers.mkdir()
+
+    def swap() -> None:
+        with Destination(out) as place:
+            place.stage(chain_at(model))
+            out.rename(tmp_path / "away")
+            out.symlink_to(attackers)
+            place.publish()
+
+    with pytest.raises(InvalidArgumentError, match="was replaced by another directory"):
+        swap()
+    assert os.listdir(attackers) == []
+    assert os.listdir(tmp_path / "away") == []
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x")
+    with pytest.raises(UnsafePathError, match="is not a directory"), Destination(tmp_path / "out"):
+        pass
+
+
+def test_a_link_that_the_last_agent_left_is_refused(model: Path, tmp_path: Path) -> None:
+    (model / "passwd").symlink_to("/etc/passwd")
+    with pytest.raises(UnsafePathError, match="passwd"), Destination(tmp_path / "out") as place:
+        place.stage(chain_at(model))
+    assert os.listdir(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("name", [".repoagent-prepared", ".repoagent-stage", f"repoagent-{os.geteuid()}"])
+def test_a_model_cannot_have_the_names_that_say_what_may_be_removed(model: Path, tmp_path: Path, name: str) -> None:
+    (model / name).write_text("x")
+    with pytest.raises(UnsafePathError, match="which this command needs"), Destination(tmp_path / "out") as place:
+        place.stage(chain_at(model))
+    assert os.listdir(tmp_path / "out") == []
