@@ -39,7 +39,8 @@ class StopSignals:
         self._target: int | None = None
         self._kept: frozenset[signal.Signals] = frozenset()
         for number in _FORWARDED:
-            signal.signal(number, self._take)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._take)
 
     def is_set(self) -> bool:
         """Whether the load is to be given up."""
@@ -49,7 +50,7 @@ class StopSignals:
         """Send every signal on to ``process`` from now on, also one that came before; those in ``but`` are dropped."""
         self._target, self._kept = process, but
         if self.number:
-            self._take(self.number)
+            os.kill(process, signal.SIGTERM)
 
     def _take(self, number: int, *_: object) -> None:
         if self._target is None:

@@ -30,6 +30,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
     "fetch": CommandSpec("repoagent.cli.fetch:fetch", "Download models into the cache before they are needed."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
     "prepare": CommandSpec("repoagent.cli.prepare:prepare", "Run agents, and leave the result for another server."),
+    "run": CommandSpec("repoagent.cli.run:run", "Run agents, and give the result to a command for its life."),
     "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
 }
 

@@ -189,6 +189,16 @@ class LoadedChain:
         with self._lock:
             self._load.directories.remove_others(Path(self._files.local_path()))
 
+    def unlink_files(self) -> None:
+        """Remove the private directories while another process may have files in them open or mapped."""
+        with self._lock:
+            self._load.directories.unlink()
+
+    def new_directory(self, label: str) -> Path:
+        """A private directory, called as the model is and alone in its parent, which goes with the chain."""
+        with self._lock:
+            return self._load.new_directory(label)
+
     def finish(self) -> None:
         """Whatever is still to be called, at shutdown. Every promise to the agents is kept here too."""
         with self._lock:

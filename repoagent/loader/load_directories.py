@@ -40,6 +40,11 @@ class LoadDirectories:
         for path in [path for path in self._confidential if not place.is_relative_to(path)]:
             self.remove(path)
 
+    def unlink(self) -> None:
+        """Remove all of them without truncating a file, so that a process that has one open or mapped is not hurt."""
+        while self._confidential:
+            self._workspace.remove(self._confidential.popitem()[0], wipe=False)
+
     def remove_confidential(self) -> None:
         """Wipe and remove those that hold plaintext."""
         for path in [path for path, confidential in self._confidential.items() if confidential]:

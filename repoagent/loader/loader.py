@@ -179,6 +179,11 @@ class Loader:
         """Why no load can have a directory on the disk now; None if it can."""
         return self._workspace_root.fault
 
+    @property
+    def locks(self) -> list[int]:
+        """Descriptors: no start of a loader removes private directories while a process that inherited them lives."""
+        return self._workspace_root.locks
+
     def agents_in_use(self) -> dict[str, int]:
         """Name of every agent that is alive -> how many chain entries share it."""
         return self._pool.in_use()

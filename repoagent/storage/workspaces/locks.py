@@ -30,6 +30,11 @@ class FileLock:
         """Whether this object holds the lock."""
         return self._fd is not None
 
+    def fileno(self) -> int:
+        """The descriptor of the held lock: a process that inherits it holds the lock, too."""
+        assert self._fd is not None, "the lock is not held"
+        return self._fd
+
     def acquire(self, *, shared: bool = False, cancelled: Callable[[], bool] | None = None) -> None:
         """Wait for the lock, which must not be held by this object yet.
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["default_cache_path", "default_workspace_path", "private_directory", "private_root"]
+__all__ = ["check_parents", "default_cache_path", "default_workspace_path", "private_directory", "private_root"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,30 +30,44 @@ def private_root(path: Path, *, purpose: str) -> Path:
         InvalidArgumentError: as :func:`private_directory`; or a parent belongs to another user.
         UnavailableError: it cannot be created.
     """
-    _check_owners(path, purpose)  # before anything is made there
+    _check_owners(path, f"{purpose} directory")  # before anything is made there
     made = private_directory(path, purpose=purpose).resolve()
-    _check_owners(path, purpose)
-    for parent in made.parents:
-        if _everybody_may_rename_in(parent.stat()):
-            logger.log(
-                logging.INFO if parent.is_mount() else logging.WARNING,
-                "the %s directory %s lies in %s, where every user can put another directory in its place; set the "
-                "sticky bit (chmod +t), or name another directory, if others use this machine or container",
-                purpose,
-                path,
-                parent,
-            )
+    _check_owners(path, f"{purpose} directory")
+    _warn_of_parents(path, made, f"{purpose} directory")
     return made
 
 
-def _check_owners(path: Path, purpose: str) -> None:
+def check_parents(path: Path, *, purpose: str) -> None:
+    """Refuse the parents of ``path`` as :func:`private_root` does; ``path`` itself need not be there.
+
+    Raises:
+        InvalidArgumentError: a parent belongs to another user.
+    """
+    _check_owners(path, purpose)
+    _warn_of_parents(path, path.parent.resolve() / path.name, purpose)
+
+
+def _warn_of_parents(path: Path, real: Path, what: str) -> None:
+    for parent in (parent for parent in real.parents if parent.exists()):
+        if _everybody_may_rename_in(parent.stat()):
+            logger.log(
+                logging.INFO if parent.is_mount() else logging.WARNING,
+                "the %s %s lies in %s, where every user can put another directory in its place; set the "
+                "sticky bit (chmod +t), or name another directory, if others use this machine or container",
+                what,
+                path,
+                parent,
+            )
+
+
+def _check_owners(path: Path, what: str) -> None:
     """Refuse a place with a parent, or a link on the way, that belongs to neither this user nor root."""
     for step in _looked_up(path.parent):
         with contextlib.suppress(OSError):  # it is not there yet, or making the directory will show why not
             owner = step.lstat().st_uid
             if owner not in (0, os.geteuid()) and not _is_unmapped(owner):
                 raise InvalidArgumentError(
-                    f"the {purpose} directory {path} lies in {step}, which belongs to user {owner}: that user can "
+                    f"the {what} {path} lies in {step}, which belongs to user {owner}: that user can "
                     "put another directory in its place; name a directory whose parents belong to this user or to root"
                 )
 

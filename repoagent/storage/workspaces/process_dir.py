@@ -71,6 +71,11 @@ class ProcessDirectory:
             return os.path.samestat(os.stat(self.path), os.fstat(self._guards[-1]))
         return False
 
+    @property
+    def locks(self) -> list[int]:
+        """The descriptors that keep it: a process that inherits them keeps it after this one has been killed."""
+        return [self._alive.fileno(), *self._guards]
+
     def close(self) -> None:
         """Remove the directory, then let go of the lock. Does nothing in a forked child.
 
@@ -175,6 +180,12 @@ class ProcessRoot:
             elif not self._opened[0].exists:
                 self._opened = self._made_again(self._opened[0])
             return self._opened[0].path, self._opened[1]
+
+    @property
+    def locks(self) -> list[int]:
+        """As :attr:`ProcessDirectory.locks`; none if there is no directory."""
+        with self._lock:
+            return self._opened[0].locks if self._opened is not None else []
 
     def close(self) -> None:
         """Remove the directory; again is fine."""

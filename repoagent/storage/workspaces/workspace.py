@@ -130,6 +130,11 @@ class WorkspaceRoot:
                 return str(error)
             return None
 
+    @property
+    def locks(self) -> list[int]:
+        """Descriptors: the next start removes nothing of this process while one that inherited them lives."""
+        return [*self._disk.locks, *self._memory.locks]
+
     def is_plaintext(self, path: Path) -> bool:
         """Whether ``path`` lies where confidential directories of this user are, of whichever process."""
         memory = self._memory_dir / f"repoagent-{os.geteuid()}"
@@ -230,8 +235,10 @@ class Workspace:
             self._confidential |= given.place.wipe
             return given.path
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, *, wipe: bool = True) -> None:
         """Remove one directory that :meth:`directory` returned; its label gives a new one then.
+
+        Without ``wipe`` no file is truncated: a process that has one mapped goes on reading it.
 
         Raises:
             InvalidArgumentError: ``path`` is none of them.
@@ -241,7 +248,7 @@ class Workspace:
             label = next((label for label, given in self._given.items() if given.path == path), None)
             if label is None:
                 raise InvalidArgumentError("not a directory of this workspace, or removed already")
-            self._drop(self._given.pop(label))
+            self._drop(self._given.pop(label), wipe=wipe)
 
     def close(self) -> None:
         """Remove everything, confidential directories first; again is fine.
@@ -287,9 +294,9 @@ class Workspace:
             raise
 
     @staticmethod
-    def _drop(given: _Given) -> None:
+    def _drop(given: _Given, *, wipe: bool = True) -> None:
         given.room.release(given.path)
-        remove_tree(given.path.parent, wipe=given.place.wipe)
+        remove_tree(given.path.parent, wipe=wipe and given.place.wipe)
 
 
 def _directory_name(model: str) -> str:

@@ -1,0 +1,134 @@
+"""A command that has a model: its words, its processes, and when it is ready."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.handover import supervisor
+from repoagent.sentinel import NAME
+from repoagent.storage.secrets.environment import child_environment
+
+__all__ = ["Command", "CommandError", "fill_in", "wait_until_ready"]
+
+_SUPERVISOR: Final = (sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__))
+_PLACE: Final = re.compile(r"\{(model|version|name|repository)\}")
+_PAUSE_SECONDS: Final = 0.1
+_ANSWER_SECONDS: Final = 5.0
+
+
+class CommandError(UnavailableError):
+    """The command could not be started; ``status`` is what a shell would exit with."""
+
+    def __init__(self, program: str, number: int) -> None:
+        super().__init__(f"cannot run '{program}': {os.strerror(number)}")
+        self.status = 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126
+
+
+def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]:
+    """``words`` with ``{model}``, ``{version}``, ``{name}`` and ``{repository}`` replaced; other braces stay.
+
+    Raises:
+        InvalidArgumentError: a value is missing, or one that begins a word would be taken for a flag.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = values[match[1]]
+        if found is None:
+            raise InvalidArgumentError(
+                f"the command uses {match[0]}, but the model has no version directory (1, 2, ...)"
+            )
+        if match.start() == 0 and found.startswith("-"):
+            raise InvalidArgumentError(f"{match[0]} is '{found}', which the command would take for a flag; rename it")
+        return found
+
+    return [_PLACE.sub(value, word) for word in words]
+
+
+class Command:
+    """The running command and all that it started, behind a supervisor.
+
+    Start it on the main thread: the supervisor stops the command when the thread that started it ends.
+    """
+
+    def __init__(self, words: Sequence[str], *, model: str, stop_seconds: float, locks: Sequence[int]) -> None:
+        """Start ``words``; its variables are those of this process without secrets, and ``REPOAGENT_MODEL``.
+
+        Args:
+            words: The program and its arguments.
+            model: Where the model is.
+            stop_seconds: How long it may take to stop before it is killed.
+            locks: Descriptors that it keeps open, so that no one removes the model before it ends.
+
+        Raises:
+            CommandError: the program is not there, or cannot be executed.
+        """
+        environment = child_environment({"REPOAGENT_MODEL": model})
+        environment.pop(NAME, None)  # The supervisor ends what it starts, in good order.
+        #: On a terminal the command stays in the group that keys send signals to, and that ^Z stops as a whole.
+        self.shares_group = os.isatty(0)
+        group = "shared" if self.shares_group else "own"
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the operator's command
+                [*_SUPERVISOR, str(os.getpid()), str(stop_seconds), str(writing), group, *words],
+                env=environment,
+                pass_fds=(*locks, writing),
+                process_group=None if self.shares_group else 0,
+            )
+        finally:
+            os.close(writing)
+        with open(reading, "rb") as report:
+            failed = report.read()
+        if failed:
+            self._process.wait()
+            raise CommandError(words[0], int(failed))
+
+    @property
+    def pid(self) -> int:
+        """The process that passes signals on to the command."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask the command to end; it is killed if it takes too long."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Wait until no process of it is left; its status as a shell would have it."""
+        status = self._process.wait()
+        return 128 - status if status < 0 else status
+
+
+def wait_until_ready(url: str, seconds: float, ended: threading.Event) -> bool:
+    """Ask ``url`` until it answers with a status below 300; False if it did not within ``seconds``, or it ``ended``."""
+    answers = _asking(url)
+    deadline = time.monotonic() + seconds
+    while not ended.is_set() and time.monotonic() < deadline:
+        if answers():
+            return not ended.is_set()
+        ended.wait(_PAUSE_SECONDS)
+    return False
+
+
+def _asking(url: str) -> Callable[[], bool]:
+    import urllib.request
+    from http.client import HTTPException
+
+    # Not by a proxy: what is asked runs here.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def answers() -> bool:
+        try:
+            with opener.open(url, timeout=_ANSWER_SECONDS) as answer:
+                return bool(200 <= answer.status < 300)
+        except (OSError, HTTPException):
+            return False
+
+    return answers
