@@ -21,7 +21,10 @@ _PUBLIC: Final = frozenset(
     {"config.pbtxt", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", ".gitattributes"}
     | {"SHA256SUMS", "model.sig"}
 )
-"""Files of a model without version directories that hold no weights, and nothing that a backend reads."""
+"""Files outside of version directories that hold no weights, and nothing that a backend reads."""
+_LABELS: Final = (".csv", ".pbtxt", ".txt")
+_SAMPLES: Final = ("initial_state", "warmup")
+"""Directories beside version directories with data for requests."""
 
 
 def scan_encrypted(root: Path, patterns: Patterns, keys: Keys) -> Tree:
@@ -40,11 +43,21 @@ def scan_encrypted(root: Path, patterns: Patterns, keys: Keys) -> Tree:
 def wants_encryption(names: Iterable[str]) -> Callable[[str], bool]:
     """Which files of a model with the relative paths ``names`` are to be encrypted.
 
-    Those of its versions; of a model without version directories, such as a checkpoint, all but a few known names.
+    All but a few known names. Beside version directories labels and samples are plain, too: a server other than ours
+    may read what is there, and a version directory, once it is there, must not make it accept the owner's weights.
     """
-    if any(_is_version(name) for name in names):
-        return _in_numbered_directory
-    return lambda name: not (name in _PUBLIC or (name.startswith("configs/") and name.endswith(".pbtxt")))
+    versioned = any(_is_version(name) for name in names)
+    return lambda name: not (_is_public(name) or (versioned and _is_aside(name)))
+
+
+def _is_public(name: str) -> bool:
+    return name in _PUBLIC or (name.startswith("configs/") and name.endswith(".pbtxt"))
+
+
+def _is_aside(name: str) -> bool:
+    """Whether the file, beside version directories, is a list of labels or a sample."""
+    directory, slash, _ = name.partition("/")
+    return directory in _SAMPLES if slash else name.endswith(_LABELS)
 
 
 def _is_version(name: str) -> bool:
@@ -67,9 +80,9 @@ def refuse_unencrypted(tree: Tree) -> None:
     plain = [item.name for item in tree.items if not item.chosen and wanted(item.name)]
     if plain:
         more = f" and {len(plain) - 1} more" if len(plain) > 1 else ""
-        where = "in a version directory" if _in_numbered_directory(plain[0]) else "of a model without versions"
+        where = "in a version directory" if _in_numbered_directory(plain[0]) else "outside of version directories"
         raise InvalidArgumentError(
-            f"'{plain[0]}'{more} {where} is not encrypted: encrypt all files there (the operator's policy may allow "
+            f"'{plain[0]}'{more} {where} is not encrypted: encrypt it (the operator's policy may allow "
             "plain ones with the parameter unencrypted = 'copy')"
         )
 

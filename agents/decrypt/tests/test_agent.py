@@ -184,6 +184,21 @@ def test_a_demanded_agent_takes_no_plain_weights_wherever_they_are(
         DecryptAgent().load(fake_model(root, *strict).as_model())
 
 
+@pytest.mark.parametrize("name", ["labels.txt", "classes.csv", "warmup/sample", "initial_state/zeros", "LICENSE"])
+def test_labels_and_samples_beside_versions_may_be_plain(model_dir: Path, fake_model: Fake, name: str) -> None:
+    (model_dir / name).parent.mkdir(exist_ok=True)
+    (model_dir / name).write_bytes(b"plain")
+    DecryptAgent().load(fake_model(model_dir, ("identity", "file:/key"), ("unencrypted", "refuse")).as_model())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "env.tar.gz", "code/model.py", "warmup.bin"])
+def test_other_files_beside_versions_are_refused_when_plain(model_dir: Path, fake_model: Fake, name: str) -> None:
+    (model_dir / name).parent.mkdir(exist_ok=True)
+    (model_dir / name).write_bytes(b"plain")
+    with pytest.raises(InvalidArgumentError, match=f"'{name}' outside of version directories is not encrypted"):
+        DecryptAgent().load(fake_model(model_dir, ("identity", "file:/key"), ("unencrypted", "refuse")).as_model())
+
+
 def test_a_cancelled_load_stops(model_dir: Path, fake_model: Fake) -> None:
     model = fake_model(model_dir)
     model.cancelled = True

@@ -62,7 +62,19 @@ def test_a_plain_file_beside_encrypted_ones_is_refused(check: Check, folder: Pat
         (folder / "config.json.age").unlink()
     result = check(DECRYPT.format(tmp_path / "key.txt"))
     assert result.returncode == 1
-    assert f"'{name}' of a model without versions is not encrypted" in result.stderr
+    assert f"'{name}' outside of version directories is not encrypted" in result.stderr
+
+
+def test_a_version_directory_does_not_have_plain_weights_accepted_beside_it(
+    check: Check, folder: Path, tmp_path: Path
+) -> None:
+    """A copy of an encrypted file makes the folder one with versions; a command still reads what is at the top."""
+    (folder / "1").mkdir()
+    (folder / "model.safetensors.age").rename(folder / "1" / "decoy.age")
+    (folder / "model.safetensors").write_text("the owner's")
+    result = check(DECRYPT.format(tmp_path / "key.txt"))
+    assert result.returncode == 1
+    assert "'model.safetensors' outside of version directories is not encrypted" in result.stderr
 
 
 @pytest.mark.parametrize("limit", ['backends = ["onnxruntime"]', 'platforms = ["onnxruntime_onnx"]', "backends = []"])
