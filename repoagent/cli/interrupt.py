@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +37,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.number = 0
         """The first that came before :meth:`forward`; 0 while none has."""
-        self._target: int | None = None
+        self._send: Callable[[int], None] | None = None
         self._kept: frozenset[signal.Signals] = frozenset()
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
@@ -46,17 +47,16 @@ class StopSignals:
         """Whether the load is to be given up."""
         return self.number != 0
 
-    def forward(self, process: int, *, but: frozenset[signal.Signals] = frozenset()) -> None:
-        """Send every signal on to ``process`` from now on, also one that came before; those in ``but`` are dropped."""
-        self._target, self._kept = process, but
+    def forward(self, send: Callable[[int], None], *, but: frozenset[signal.Signals] = frozenset()) -> None:
+        """Call ``send`` with every signal from now on but those in ``but``; one that came before becomes SIGTERM."""
+        self._send, self._kept = send, but
         if self.number:
-            os.kill(process, signal.SIGTERM)
+            send(signal.SIGTERM)
 
     def _take(self, number: int, *_: object) -> None:
-        if self._target is None:
+        if self._send is None:
             if self.number and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.number = self.number or (number if number in _STOP else 0)
         elif number not in self._kept:
-            with suppress(ProcessLookupError):
-                os.kill(self._target, number)
+            self._send(number)

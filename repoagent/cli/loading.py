@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from repoagent.cli.agent_flags import agent_flags
+from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.limit_flags import limit_flags, take_limits
+from repoagent.cli.progress import progress_line
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 from repoagent.public_text import printable
 
@@ -19,9 +21,19 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.audit import Audit
     from repoagent.limits import Limits
+    from repoagent.loader.chain import LoadedChain
+    from repoagent.loader.loader import Loader
     from repoagent.storage import ModelSource
 
-__all__ = ["loader_flags", "open_model", "opened_audit", "require_unload", "show_report", "take_loader_options"]
+__all__ = [
+    "load_model",
+    "loader_flags",
+    "open_model",
+    "opened_audit",
+    "require_unload",
+    "show_report",
+    "take_loader_options",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PATH: Final = click.Path(path_type=Path)
@@ -161,6 +173,27 @@ def _is_model(directory: Path) -> bool:
     return (directory / "config.pbtxt").is_file() or any(
         entry.name.isdecimal() and entry.is_dir() for entry in directory.iterdir()
     )
+
+
+def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals) -> "LoadedChain":
+    """The chain of a model whose files are here; only the last location of its files is left.
+
+    Raises:
+        RepoAgentError: it is refused; its chain has failed.
+    """
+    source.fingerprint()  # looks at every file, as a server does before it loads one
+    line = progress_line()
+    try:
+        chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
+        try:
+            chain.remove_former_locations()
+        except BaseException as error:
+            chain.fail(error)
+            raise
+    finally:
+        if line:
+            line.clear()
+    return chain
 
 
 def quiet_tracebacks() -> None:

@@ -10,6 +10,7 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
+    load_model,
     loader_flags,
     open_model,
     opened_audit,
@@ -18,7 +19,6 @@ from repoagent.cli.loading import (
     show_report,
     take_loader_options,
 )
-from repoagent.cli.progress import progress_line
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 
 if TYPE_CHECKING:
@@ -138,14 +138,7 @@ def _load(
     loader = open_loader(options, plugins, resources)
     source = open_model(model.removeprefix(_PREFIX), plugins.registry("filesystems"), options.limits)
     loader.admit_command(source.name, "prepare")
-    line = progress_line()
-    try:
-        chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
-    finally:
-        if line:
-            line.clear()
-    chain.remove_former_locations()
-    return chain
+    return load_model(loader, source, stop)
 
 
 for _option in prepare.params:

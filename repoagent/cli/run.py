@@ -11,6 +11,7 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
+    load_model,
     loader_flags,
     open_model,
     opened_audit,
@@ -19,7 +20,6 @@ from repoagent.cli.loading import (
     take_loader_options,
 )
 from repoagent.cli.prepare import UNCHECKED
-from repoagent.cli.progress import progress_line
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.public_text import printable
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from repoagent.handover.command import Command
-    from repoagent.loader.assembly import LoaderOptions
     from repoagent.loader.chain import LoadedChain
-    from repoagent.loader.loader import Loader
 
 __all__ = ["run"]
 
@@ -106,7 +104,9 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         loader = open_loader(options, plugins, resources, requests.ask)
-        chain = _load(loader, model, words[0], plugins.registry("filesystems"), options, stop)
+        source = open_model(model, plugins.registry("filesystems"), options.limits)
+        loader.admit_command(source.name, words[0])
+        chain = load_model(loader, source, stop)
         show_report(chain.report, err=True)
         with ExitStack() as linked:
             try:
@@ -127,25 +127,10 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
             except BaseException as error:
                 chain.fail(error)
                 raise
-            stop.forward(running.pid, but=_KEYS if running.shares_group else frozenset())
+            stop.forward(running.send, but=_KEYS if running.shares_group else frozenset())
             requests.stop(running)
             status = _serve(chain, running, values)
     return _ASKED_TO_STOP if requests.reason else status
-
-
-def _load(
-    loader: "Loader", model: str, program: str, filesystems: Any, options: "LoaderOptions", stop: StopSignals
-) -> "LoadedChain":
-    source = open_model(model, filesystems, options.limits)
-    loader.admit_command(source.name, program)
-    line = progress_line()
-    try:
-        chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
-    finally:
-        if line:
-            line.clear()
-    chain.remove_former_locations()
-    return chain
 
 
 def _place(chain: "LoadedChain") -> tuple[Path, Path]:

@@ -91,14 +91,13 @@ class Command:
             self._process.wait()
             raise CommandError(words[0], int(failed))
 
-    @property
-    def pid(self) -> int:
-        """The process that passes signals on to the command."""
-        return self._process.pid
+    def send(self, number: int) -> None:
+        """Send a signal to the command; nothing if it has ended."""
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """Ask the command to end; it is killed if it takes too long."""
-        self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
 
     def wait(self) -> int:
         """Wait until no process of it is left; its status as a shell would have it."""

@@ -144,10 +144,10 @@ class Destination:
         return f"repoagent-{os.geteuid()}"
 
     def _clear(self) -> None:
-        """Remove everything but the mark."""
+        """Remove everything but the mark; what a server may have mapped is not truncated."""
         for entry in [entry for entry in self._held.iterdir() if entry.name not in {_MARK, *_NOT_OURS}]:
             if entry.is_dir() and not entry.is_symlink():
-                remove_tree(entry, wipe=self.in_memory)
+                remove_tree(entry, wipe=entry.name == self._workspace_name)
             else:
                 entry.unlink()
 

@@ -25,6 +25,9 @@ _LONGEST_WAIT: Final = 3600.0
 _LEFT_SECONDS: Final = 5.0
 """How long what the command left running has to end by itself."""
 
+_KILLED_SECONDS: Final = 10.0
+"""How long killed processes may take; those of another user cannot be killed at all."""
+
 
 def supervise(parent: int, patience: float, report: int, shared: bool, command: list[str]) -> int:
     """Run ``command`` to its end, and return the status for the shell.
@@ -96,7 +99,7 @@ def _end_the_rest(patience: float) -> None:
     """End what the command has left: SIGTERM first, then SIGKILL until nothing is there."""
     asked: set[tuple[int, str]] = set()
     end = time.monotonic() + patience
-    while left := _descendants():
+    while (left := _descendants()) and time.monotonic() < end + _KILLED_SECONDS:
         if time.monotonic() < end:
             _signal_all(left - asked, signal.SIGTERM)
             asked |= left
