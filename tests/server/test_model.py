@@ -418,7 +418,7 @@ async def test_a_task_with_a_quick_model_leaves_the_loop_to_others(server: Serve
 
     async def ask(name: str) -> None:
         for _ in range(3):
-            run_time.quick, run_time.usual_ns = True, _QUICK_NS
+            run_time.quick, run_time.quick_bytes, run_time.usual_ns = True, 1000, _QUICK_NS
             responses = server.model("addsub").async_infer(inputs=addsub_inputs)
             assert not responses._queue.empty()  # The loop has executed it, and need not be told.
             async for response in responses:

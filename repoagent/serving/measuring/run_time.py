@@ -1,4 +1,4 @@
-"""How long the executions of a model take, and what follows for the thread that executes them."""
+"""How long the executions of a model take."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,8 +13,7 @@ _LARGER: Final = 4
 """How many times larger than one that was quick an input may be that is expected to be quick."""
 _MOST_DEBT_NS: Final = 1_000_000_000
 _MOST_WAIT_NS: Final = 100_000_000
-_BRIEF_NS: Final = 1_000_000
-_SHORT_NS: Final = 10_000_000
+_UNKNOWN_NS: Final = 10_000_000
 _FOR_EVER_NS: Final = 1 << 62
 
 
@@ -26,7 +25,7 @@ class RunTime:
 
     __slots__ = ("_debt_ns", "quick", "quick_bytes", "usual_ns")
 
-    def __init__(self, usual_ns: int = _SHORT_NS) -> None:
+    def __init__(self, usual_ns: int = _UNKNOWN_NS) -> None:
         """``usual_ns`` is what is assumed before the first run."""
         self._debt_ns = _QUICK_DEBT_NS
         self.quick = False
@@ -36,17 +35,6 @@ class RunTime:
         self.usual_ns = usual_ns
         """How long most runs take; large if that says nothing about the next one. Unlike :attr:`quick` it bears with a
         slow run now and then."""
-
-    @property
-    def brief(self) -> bool:
-        """Most runs take less than ten times what is :attr:`quick`."""
-        return self.usual_ns < _BRIEF_NS
-
-    @property
-    def short(self) -> bool:
-        """Most runs take less than a hundred times that: longer ones may be given up, or other work done meanwhile,
-        and what it takes to have another thread do them is nothing beside them."""
-        return self.usual_ns < _SHORT_NS
 
     def note(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
         """A run took ``duration_ns`` for inputs of ``size`` bytes; what a processor did for it meanwhile, if it is

@@ -18,6 +18,8 @@ __all__ = ["Assistant"]
 _PATIENCE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 0.001
 """What a batch that the device computes may have to wait for its answer, so that the next one begins before it ends."""
+_BRIEF_NS: Final = 1_000_000
+"""A batch that takes less is over before another thread has done anything useful."""
 
 
 class Assistant:
@@ -84,7 +86,7 @@ class Assistant:
 
     def execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:
         """Execute ``requests`` on ``instance``, and what is ready whenever it has run a batch."""
-        if instance.run_time.brief:  # It is over before another thread has done anything useful.
+        if instance.run_time.usual_ns < _BRIEF_NS:
             instance.execute(requests)
             return
         batch = instance.prepare(requests)

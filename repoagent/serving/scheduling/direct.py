@@ -11,16 +11,13 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.closing import close_all, join_all
-from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
-from repoagent.serving.scheduling.limited_instances import new_pool
-from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.request_queue import RequestQueue
-from repoagent.serving.scheduling.scheduler import InlineExecution, is_quick_for
+from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
@@ -30,7 +27,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 1.0
 
 
-class DirectScheduler(InlineExecution):
+class DirectScheduler(PooledScheduler):
     """First come, first served; every request is executed by itself.
 
     A caller that waits has an instance meanwhile, unless instances answer later or wait for the rate limiter. An
@@ -44,13 +41,10 @@ class DirectScheduler(InlineExecution):
         statistics: ModelStatistics,
         clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or MonotonicClock()
-        super().__init__(model_name, new_pool(instances), Refuser(statistics, self._clock))
-        self._instances = tuple(instances)
+        super().__init__(model_name, instances, statistics, clock or MonotonicClock())
         can = reduce(or_, (instance.capabilities for instance in instances), Capability.NONE)
         self._returns_answers = not can & (Capability.USES_SENDERS | Capability.RATE_LIMITED)
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
-        self._run_time = common_run_time(instance.run_time for instance in instances)
         self._line = RequestQueue()
         self._waiting: dict[Entry, Entry] = {}
         """What no one has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
@@ -70,10 +64,6 @@ class DirectScheduler(InlineExecution):
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    def executes_here(self, patient: bool) -> bool:
-        run_time = self._run_time
-        return run_time.brief or (patient and run_time.short and self._pool.has_idle and not self._waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
         if self._returns_answers:
@@ -95,8 +85,7 @@ class DirectScheduler(InlineExecution):
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
-        run_time = self._run_time
-        instance = self._pool.take_idle() if run_time.quick and is_quick_for(run_time, request) else None
+        instance = self._pool.take_idle() if self._executes_submitted(request) else None
         if instance is None:
             return False
         try:

@@ -2,12 +2,10 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.closing import close_all
-from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
@@ -15,9 +13,7 @@ from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.limited_instances import new_pool
-from repoagent.serving.scheduling.refuser import Refuser
-from repoagent.serving.scheduling.scheduler import InlineExecution, is_quick_for
+from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
@@ -25,16 +21,16 @@ from repoagent.serving.scheduling.workers import BatchWorkers
 
 __all__ = ["DynamicBatchScheduler"]
 
-_IN_PLACE_NS: Final = 30_000
 
-
-class DynamicBatchScheduler(InlineExecution):
+class DynamicBatchScheduler(PooledScheduler):
     """Batches of requests, made by a :class:`BatchQueue` and executed by :class:`BatchWorkers`.
 
     Where requests are not to wait for others, one that finds an instance idle and nothing waiting needs no batch: it is
     executed where it is, if its caller waits anyway, or if the model is so quick that putting requests together would
     take longer.
     """
+
+    brief_ns = 30_000
 
     def __init__(
         self,
@@ -46,15 +42,12 @@ class DynamicBatchScheduler(InlineExecution):
         rule: BatchRule,
         clock: Clock,
     ) -> None:
-        super().__init__(model_name, new_pool(instances), Refuser(statistics, clock))
-        self._instances = tuple(instances)
+        super().__init__(model_name, instances, statistics, clock)
         self._plain = settings.plain
-        self._delayed = settings.delay_ns > 0
+        self.delayed = settings.delay_ns > 0
         self._timed = any(policy.timeout_ns for policy in (settings.policy, *settings.level_policies.values()))
-        self._clock = clock
         self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
-        self._run_time = common_run_time(instance.run_time for instance in instances)
         thread_name = f"repoagent-{model_name}"
         self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
         self._workers = BatchWorkers(
@@ -93,19 +86,10 @@ class DynamicBatchScheduler(InlineExecution):
     def waiting(self) -> int:
         return len(self._queue) + (self._assistant.holding if self._assistant is not None else 0)
 
-    @property
-    def _quick(self) -> bool:
-        return not self._delayed and self._run_time.usual_ns < _IN_PLACE_NS
-
-    def executes_here(self, patient: bool) -> bool:
-        run_time = self._run_time
-        here = run_time.usual_ns < _IN_PLACE_NS or (patient and run_time.short and self._pool.has_idle)
-        return here and not self._delayed
-
     def infer(self, request: InferRequest) -> InferResponse:
-        if self._plain and self._quick and not len(self._queue):
-            # Its line is over sooner than being woken up by another thread's batch. It knows neither priorities nor
-            # queue policies, so it is only for models without them.
+        if self._plain and not self._queue and self.executes_here(False):
+            # To wait for an instance takes less time than to be woken up by another thread's batch. The pool knows
+            # neither priorities nor queue policies, so this is only for models without them.
             return self._call(self._take(request), request)
         instance = self._idle_instance()
         if instance is None:
@@ -113,9 +97,7 @@ class DynamicBatchScheduler(InlineExecution):
         return self._call(instance, request)
 
     def submit(self, request: InferRequest) -> None:
-        run_time = self._run_time
-        here = run_time.quick and self._quick and is_quick_for(run_time, request)
-        instance = self._idle_instance() if here else None
+        instance = self._idle_instance() if self._executes_submitted(request) else None
         if instance is None:
             self._enqueue(request)
         else:
@@ -123,7 +105,7 @@ class DynamicBatchScheduler(InlineExecution):
 
     def _idle_instance(self) -> Instance | None:
         """An instance, if requests need not wait for others and nothing waits; None otherwise."""
-        return None if self._delayed or len(self._queue) else self._pool.take_idle()
+        return None if self.delayed or self._queue else self._pool.take_idle()
 
     def _enqueue(self, request: InferRequest) -> None:
         request.on_cancel = self._watcher.on_cancel

@@ -6,22 +6,23 @@ submitted, and a worker that is woken up takes all that waits, not one.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.instance_pool import InstancePool
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.run_time import common_run_time
+from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.requests.tensor import input_bytes
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Refusal
 
-__all__ = ["InlineExecution", "Scheduler", "is_quick_for"]
+__all__ = ["PooledScheduler", "Scheduler"]
 
-
-def is_quick_for(run_time: RunTime, request: InferRequest) -> bool:
-    """Whether a model that is quick is so for ``request``: the thread that submits it may be an event loop."""
-    return input_bytes(request.inputs) <= run_time.quick_bytes
+_SHORT_NS: Final = 10_000_000
+"""Beside a run that takes longer than that, another thread costs nothing, and a caller may do other work or give up."""
 
 
 class Scheduler:
@@ -75,14 +76,40 @@ class Scheduler:
         raise NotImplementedError
 
 
-class InlineExecution(Scheduler):
-    """A scheduler whose callers may execute requests on their own threads."""
+class PooledScheduler(Scheduler):
+    """A scheduler whose callers may execute requests on their own threads. Whether they do is decided here alone."""
 
-    def __init__(self, model_name: str, pool: InstancePool[Instance], refuser: Refuser) -> None:
+    brief_ns = 1_000_000
+    """What usually takes less than that is better executed where it is than handed to another thread."""
+    delayed = False
+    """Whether requests are to wait for others; then none is executed where it is."""
+
+    def __init__(
+        self, model_name: str, instances: Sequence[Instance], statistics: ModelStatistics, clock: Clock
+    ) -> None:
         super().__init__(model_name)
-        self._pool = pool
-        self._refuser = refuser
+        self._instances = tuple(instances)
+        self._pool = new_pool(instances)
+        self._run_time = common_run_time(instance.run_time for instance in instances)
+        self._clock = clock
+        self._refuser = Refuser(statistics, clock)
         self._closed = False
+
+    def executes_here(self, patient: bool) -> bool:
+        usual_ns = self._run_time.usual_ns
+        if self.delayed or usual_ns >= _SHORT_NS:
+            return False
+        return usual_ns < self.brief_ns or (patient and self._pool.has_idle and not self.waiting)
+
+    def _executes_submitted(self, request: InferRequest) -> bool:
+        """The same for the thread that submits, which may be an event loop: it must be sure to have it back soon.
+
+        So it is if lately every run was over sooner than another thread is awake, also for as many bytes of inputs.
+        """
+        run_time = self._run_time
+        if not run_time.quick or run_time.usual_ns >= self.brief_ns or self.delayed:
+            return False
+        return input_bytes(request.inputs) <= run_time.quick_bytes
 
     def _take(self, request: InferRequest) -> Instance:
         """Wait for an instance; :meth:`_call` or :meth:`_execute_on` gives it back.

@@ -77,7 +77,7 @@ def test_waiting_for_the_interpreter_makes_a_model_slow_unless_it_only_computes(
     for _ in range(200):
         instance.call(request_of())
         instance.execute([request_of(), request_of()])
-    assert instance.run_time.brief is only_computes
+    assert (instance.run_time.usual_ns < 1_000_000) is only_computes
     assert processor.now > 0
 
 
