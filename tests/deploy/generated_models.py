@@ -32,6 +32,8 @@ _FORM: Final = re.compile(r"(list|dict)[\[(](?:str, )?(.*)[\])]", re.IGNORECASE)
 
 _OPENAPI: Final[Mapping[tuple[str, str], str]] = {
     ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"): "V1alpha1ClusterServingRuntime",
+    ("serving.kserve.io/v1alpha1", "ClusterStorageContainer"): "V1alpha1ClusterStorageContainer",
+    ("serving.kserve.io/v1beta1", "InferenceService"): "V1beta1InferenceService",
     ("apps/v1", "Deployment"): "V1Deployment",
     ("v1", "Service"): "V1Service",
     ("v1", "ServiceAccount"): "V1ServiceAccount",

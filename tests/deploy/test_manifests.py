@@ -8,6 +8,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from repoagent.cli.prepare import prepare
+
+INITIALIZER: Final = ("clusterstoragecontainer.yaml", "inferenceservice.yaml")
 Problems = Callable[[list[dict[str, Any]]], list[list[str]]]
 
 #: The arguments of the runtime "kserve-tritonserver" of KServe 0.15.
@@ -34,8 +37,8 @@ def scaler(deploy: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(runtime: dict[str, Any], scaler: dict[str, Any], problems: Problems) -> list[list[str]]:
-    """What is wrong with both manifests, and with each that has one change: asked once, as the clients load slowly."""
+def found(deploy: Path, runtime: dict[str, Any], scaler: dict[str, Any], problems: Problems) -> list[list[str]]:
+    """What is wrong with the manifests, and with each that has one change: asked once, as the clients load slowly."""
     changes: list[tuple[dict[str, Any], str, object]] = [
         (scaler, "nosuch", 1),
         (scaler, "minReplicaCount", "many"),
@@ -48,18 +51,19 @@ def found(runtime: dict[str, Any], scaler: dict[str, Any], problems: Problems) -
         (runtime, "volumes", [{"name": "x", "emptyDir": {"medum": "Memory"}}]),
     ]
     wrong = [{**manifest, "spec": {**manifest["spec"], name: value}} for manifest, name, value in changes]
-    return problems([runtime, scaler, *wrong])
+    initializer = [yaml.safe_load((deploy / "kserve" / name).read_text()) for name in INITIALIZER]
+    return problems([runtime, scaler, *initializer, *wrong])
 
 
 @pytest.mark.slow
 def test_the_manifests_have_known_fields_only(found: list[list[str]]) -> None:
-    assert found[:2] == [[], []]
+    assert found[:4] == [[], [], [], []]
 
 
 @pytest.mark.slow
 def test_what_a_project_does_not_have_is_found(found: list[list[str]]) -> None:
-    assert len(found) == 11
-    assert all(found[2:])
+    assert len(found) == 13
+    assert all(found[4:])
 
 
 def test_the_runtime_has_the_stock_arguments_of_kserve(
@@ -80,6 +84,29 @@ def test_the_runtime_promises_what_the_image_keeps(runtime: dict[str, Any]) -> N
     media = {volume["name"]: volume["emptyDir"]["medium"] for volume in runtime["spec"]["volumes"]}
     assert mounts == {"workspaces": "/tmp", "plaintext": "/dev/shm"}
     assert media == dict.fromkeys(mounts, "Memory")
+
+
+def test_the_initializer_keeps_the_arguments_of_kserve(deploy: Path) -> None:
+    """As KServe merges them: what the overlay has replaces its own, and the arguments are its pairs."""
+    container = yaml.safe_load((deploy / "kserve/clusterstoragecontainer.yaml").read_text())["spec"]["container"]
+    stock = {"name": "storage-initializer", "args": ["repoagent+s3://bucket/llm", "/mnt/models"], "image": "kserve/x"}
+    merged = {**stock, **container}
+    assert (merged["name"], merged["args"]) == (stock["name"], stock["args"])
+    program, name, *_ = merged["command"]
+    assert (program, name) == ("repoagent", "prepare")
+    with prepare.make_context(name, [*merged["args"]]) as context:
+        assert context.params["pairs"] == tuple(stock["args"])
+    assert {entry["name"] for entry in container["env"]} <= {option.envvar for option in prepare.params}
+
+
+def test_the_service_has_the_volumes_that_the_initializer_mounts_and_its_model_in_memory(deploy: Path) -> None:
+    read = [yaml.safe_load((deploy / "kserve" / name).read_text()) for name in INITIALIZER]
+    container, service = read[0]["spec"]["container"], read[1]["spec"]["predictor"]
+    volumes = {volume["name"]: volume for volume in service["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} < set(volumes)
+    assert volumes["kserve-provision-location"]["emptyDir"]["medium"] == "Memory"
+    prefixes = [form["prefix"] for form in read[0]["spec"]["supportedUriFormats"]]
+    assert service["model"]["storageUri"].startswith(tuple(prefixes))
 
 
 def test_variables_of_the_runtime_are_those_of_flags(runtime: dict[str, Any], variables: set[str]) -> None:

@@ -128,7 +128,7 @@ def unknown(synopsis: str) -> list[str]:
     command: click.Command = serve if words[0] == "tritonserver" else program
     found = []
     for word in words[1:]:
-        if word.startswith("-"):
+        if word.startswith("-") and word != "--":
             flag = word.partition("=")[0].rstrip(",.;:")
             if not _has(command, flag):
                 found.append(f"{command.name} {flag}")
