@@ -15,7 +15,6 @@ from repoagent.cli.loading import (
     open_model,
     opened_audit,
     quiet_tracebacks,
-    require_unload,
     show_report,
     take_loader_options,
 )
@@ -57,15 +56,14 @@ def prepare(pairs: tuple[str, ...], allow_disk: bool, allow_unchecked: bool, **v
     quiet_tracebacks()
     stop = StopSignals()
     try:
-        chains = _prepare(models, [Path(one) for one in directories], allow_disk, allow_unchecked, values, stop)
+        chains = _prepare(models, [*map(Path, directories)], allow_disk, allow_unchecked, values, stop)
     except RepoAgentError as error:
         show_report(getattr(error, "report", None))
         if stop.number:
             sys.exit(128 + stop.number)
         raise
     for chain, directory in zip(chains, directories, strict=True):
-        show_report(chain.report)
-        require_unload(chain.report)
+        show_report(chain.report)  # also of an agent that failed in its unload: the result is there all the same
         click.echo(f"{chain.name}: ready in {directory}")
 
 
@@ -88,7 +86,7 @@ def _prepare(
     with ExitStack() as resources:
         options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
         _refuse_models_inside(models, directories)
-        places = [resources.enter_context(Destination(one)) for one in directories]
+        places = [resources.enter_context(Destination(one.absolute())) for one in directories]
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         try:

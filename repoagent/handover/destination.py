@@ -19,6 +19,7 @@ from repoagent.loader.chain import LoadedChain
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.transfer.snapshot import snapshot
 from repoagent.storage.workspaces.locks import FileLock
+from repoagent.storage.workspaces.private import check_parents
 from repoagent.storage.workspaces.tmpfs import check_memory_only
 
 __all__ = ["Destination"]
@@ -51,10 +52,15 @@ class Destination:
             AlreadyExistsError: it holds files that no earlier block put there.
             UnavailableError: another process is at it.
             UnsafePathError: it is no directory.
+            InvalidArgumentError: it belongs to another user, who could change what is put there.
         """
+        check_parents(self.path / _MARK, purpose="model's file")
         try:
-            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            made = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if made:
+                os.fchmod(self._fd, 0o755)  # whatever the umask
         except (FileExistsError, NotADirectoryError):
             raise UnsafePathError(f"{self.path} is not a directory") from None
         with ExitStack() as opened:

@@ -52,6 +52,25 @@ def test_another_directory_in_its_place_gets_nothing(model: Path, tmp_path: Path
     assert os.listdir(tmp_path / "away") == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    os.chown(tmp_path / "out", 1001, 1001)
+    with pytest.raises(InvalidArgumentError, match="belongs to user 1001"), Destination(tmp_path / "out"):
+        pass
+
+
+def test_a_new_directory_is_readable_whatever_the_umask(model: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with Destination(tmp_path / "out") as place:
+            place.stage(chain_at(model))
+            place.publish()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     with pytest.raises(UnsafePathError, match="is not a directory"), Destination(tmp_path / "out"):
