@@ -1,4 +1,4 @@
-"""The checksum agent's hashing against ``sha256sum`` and ``b3sum``, and its peak memory.
+"""The hashing of files (``repoagent.api.digest_files``) against ``sha256sum`` and ``b3sum``, and its peak memory.
 
     python benchmarks/checksum_speed.py                 # 2 GiB in one file and in 200; needs 4 GiB of room
     python benchmarks/checksum_speed.py --size 64M      # a quick look
@@ -25,10 +25,9 @@ CORES = len(os.sched_getaffinity(0))
 OURS = """
 import sys
 from pathlib import Path
-from repoagent_checksum.algorithms import find_algorithm
-from repoagent_checksum.hashing import digest_files
+from repoagent.api import digest_files
 root = Path(sys.argv[2])
-jobs = {path.name: [find_algorithm(sys.argv[1])] for path in root.iterdir()}
+jobs = {path.name: [sys.argv[1].lower()] for path in root.iterdir()}
 for name, found in digest_files(root, jobs).items():
     print(*found.values(), name)
 status = Path("/proc/self/status").read_text()

@@ -66,7 +66,7 @@ from repoagent.web import Hosts, WebClient
 VERIFY = (
     """
 from repoagent_verify.trust_roots import read_trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 """,
     """
     root, signature, key = map(Path, sys.argv[1:])

@@ -49,7 +49,7 @@ INSIDE = """
 import json, sys, time
 from pathlib import Path
 from repoagent_verify.trust_roots import read_trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 root, signature, key = map(Path, sys.argv[1:])
 trust, bundle = read_trust([("key", key.read_bytes())]), signature.read_bytes()
 begin, used = time.perf_counter(), time.process_time()

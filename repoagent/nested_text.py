@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-__all__ = ["DEEPEST", "check_depth", "read_json", "read_toml"]
+__all__ = ["DEEPEST", "check_depth", "read_json", "read_json_object", "read_toml"]
 
 DEEPEST: Final = 100
 """Levels; no format that is read here needs half of them."""
@@ -47,6 +47,37 @@ def read_json(text: str | bytes | bytearray, *, deepest: int = DEEPEST, most_val
         raise ValueError(f"more than {most_values} values")
     check_depth(text, deepest)
     return json.loads(text, **options)
+
+
+def read_json_object(text: str | bytes, *, most_values: int = 0) -> dict[str, Any]:
+    """The JSON object in ``text``, for what somebody signed or decides by: every parser reads the same in it.
+
+    Args:
+        text: What to read; bytes in UTF-8.
+        most_values: About how many values there may be; 0 is any number.
+
+    Raises:
+        ValueError: as :func:`read_json`; not an object, bytes that are not UTF-8, a member twice in one object, NaN or
+            infinity.
+    """
+    text = text if isinstance(text, str) else text.decode()
+    document = read_json(
+        text, most_values=most_values, object_pairs_hook=_unique_members, parse_constant=_refused_constant
+    )
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    return document
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member occurs twice")
+    return members
+
+
+def _refused_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_toml(text: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Everything that the author of an agent imports. The import loads nothing heavy.
 
-``ModelConfig``, ``WebClient`` and ``WebAnswer`` are loaded on first use: they need protobuf, and ssl.
+What needs protobuf, ssl or hashlib is loaded on first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from repoagent.api.actions import Action, ArtifactType
@@ -24,6 +25,7 @@ from repoagent.api.opened_files import OpenedFiles, opened_files
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
 from repoagent.beneath import (
+    TreeEntry,
     held_beneath,
     list_beneath,
     open_beneath,
@@ -48,11 +50,12 @@ from repoagent.errors import (
 )
 
 if TYPE_CHECKING:
+    from repoagent.beneath.digests import FileRange, digest_files, digest_ranges
     from repoagent.config import ModelConfig
     from repoagent.web import WebAnswer, WebClient
 
 from repoagent.installing import install_hint
-from repoagent.nested_text import read_json
+from repoagent.nested_text import read_json, read_json_object
 
 __all__ = [
     "Action",
@@ -72,6 +75,7 @@ __all__ = [
     "Converter",
     "ConverterOption",
     "EntryReport",
+    "FileRange",
     "InternalError",
     "InvalidArgumentError",
     "LoadReport",
@@ -83,12 +87,15 @@ __all__ = [
     "Progressing",
     "RemoteFile",
     "RepoAgentError",
+    "TreeEntry",
     "UnavailableError",
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
     "WebAnswer",
     "WebClient",
+    "digest_files",
+    "digest_ranges",
     "held_beneath",
     "install_hint",
     "list_beneath",
@@ -96,6 +103,7 @@ __all__ = [
     "opened_files",
     "read_beneath",
     "read_json",
+    "read_json_object",
     "read_key",
     "read_small_file",
     "read_token",
@@ -106,13 +114,17 @@ __all__ = [
 ]
 
 
+_ON_FIRST_USE = {
+    "FileRange": "repoagent.beneath.digests",
+    "ModelConfig": "repoagent.config",
+    "WebAnswer": "repoagent.web",
+    "WebClient": "repoagent.web",
+    "digest_files": "repoagent.beneath.digests",
+    "digest_ranges": "repoagent.beneath.digests",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "ModelConfig":
-        from repoagent.config import ModelConfig
-
-        return ModelConfig
-    if name in ("WebAnswer", "WebClient"):
-        import repoagent.web
-
-        return getattr(repoagent.web, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ON_FIRST_USE[name]), name)

@@ -1,11 +1,13 @@
 """Files beneath a root, whatever their names are and whatever changes meanwhile.
 
 Every name that comes from a model, a configuration or a client passes through here. :func:`open_beneath` opens it;
-:func:`unchanged` is for what a library can only open by its path.
+:func:`unchanged` is for what a library can only open by its path. The module ``digests`` is imported by itself: most
+programs hash nothing.
 """
 
 from repoagent.beneath.opening import (
     DEEPEST,
+    TreeEntry,
     check_depth,
     check_file,
     held_beneath,
@@ -25,6 +27,7 @@ from repoagent.beneath.unchanged import Watched, unchanged
 
 __all__ = [
     "DEEPEST",
+    "TreeEntry",
     "Watched",
     "check_depth",
     "check_file",

@@ -9,19 +9,21 @@ What is opened is a regular file or a directory, never a pipe or a device, and o
 
 import errno
 import os
+import posixpath
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
 __all__ = [
     "DEEPEST",
+    "TreeEntry",
     "check_depth",
     "check_file",
     "held_beneath",
@@ -41,6 +43,7 @@ __all__ = [
 _PIECE: Final = 1 << 20
 _SHOWN: Final = 200
 _LINKS: Final = 40
+_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 DEEPEST: Final = 128
 """Directories in one another below a root. Each is open while a name is walked, and walks of trees are recursive."""
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -171,25 +174,65 @@ def status_beneath(root: Path | str, name: str, *, follow: bool = True) -> os.st
         return os.fstat(directory) if last is None else os.stat(last, dir_fd=directory, follow_symlinks=False)
 
 
-def walk_beneath(root: Path | str) -> Iterator[tuple[str, int]]:
-    """The name, with ``/``, and the ``st_mode`` of everything beneath ``root``; a directory comes before what is in it.
+class TreeEntry(NamedTuple):
+    """Something beneath a root: its name, with ``/``, its ``st_mode``, and its size in bytes."""
 
-    No link is followed: a link, and what is too deep to be looked at, is yielded with the mode of a link. Errors as in
-    :func:`list_beneath`.
+    name: str
+    mode: int
+    size: int
+
+
+def walk_beneath(
+    root: Path | str, *, follow: bool = False, skip: Callable[[str], bool] = lambda _name: False
+) -> Iterator[TreeEntry]:
+    """Everything beneath ``root``, sorted in each directory; a directory comes before what is in it.
+
+    Args:
+        root: A directory; may itself be a link.
+        follow: Whether links are followed: what one leads to is yielded under the name of the link. Otherwise the link
+            is yielded, with the mode of a link.
+        skip: Whether the file or directory of this name is left out, with everything below.
+
+    Raises:
+        OSError: a directory cannot be read.
+        UnsafePathError: directories are too deep in one another; a followed link leads out of ``root``, nowhere or in
+            a circle.
     """
-    return _below(root, "")
+    return _below(root, "", follow, skip, frozenset())
 
 
-def _below(root: Path | str, directory: str) -> Iterator[tuple[str, int]]:
-    for entry in list_beneath(root, directory, follow=False):
-        name = f"{directory}/{entry}" if directory else entry
-        try:
-            mode = status_beneath(root, name, follow=False).st_mode
-        except UnsafePathError:
-            mode = stat.S_IFLNK
-        yield name, mode
-        if stat.S_ISDIR(mode):
-            yield from _below(root, name)
+def _below(
+    root: Path | str, directory: str, follow: bool, skip: Callable[[str], bool], above: frozenset[tuple[int, int]]
+) -> Iterator[TreeEntry]:
+    # Nothing stays open while a directory below, or whoever called, takes its time.
+    with open_directory(root, directory, follow=follow) as fd:
+        above |= {_identity(os.fstat(fd))}
+        names = [f"{directory}/{entry}" if directory else entry for entry in sorted(os.listdir(fd))]
+        found = [(name, os.stat(posixpath.basename(name), dir_fd=fd, follow_symlinks=False)) for name in names]
+    for name, status in found:
+        if skip(name):
+            continue
+        if follow and stat.S_ISLNK(status.st_mode):
+            status = _behind_link(root, name, above)
+        yield TreeEntry(name, status.st_mode, status.st_size)
+        if stat.S_ISDIR(status.st_mode):
+            yield from _below(root, name, follow, skip, above)
+
+
+def _behind_link(root: Path | str, name: str, above: frozenset[tuple[int, int]]) -> os.stat_result:
+    try:
+        status = status_beneath(root, name)
+    except OSError as error:
+        if error.errno in _NOWHERE:
+            raise UnsafePathError(f"{shown(name)} is a link that leads nowhere") from None
+        raise
+    if _identity(status) in above:
+        raise UnsafePathError(f"{shown(name)} is a link that leads in a circle")
+    return status
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def shown(text: str) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import repoagent.beneath
+import repoagent.beneath.digests
 from repoagent import api
 from repoagent.api import ActionReport, Agent, AgentModel, EntryReport, LoadReport, hooks
 
@@ -41,7 +41,7 @@ def test_every_field_of_a_report_is_named(kind: type) -> None:
     assert f"{kind.__name__}({', '.join(kind.__slots__)})" in " ".join(PAGE.split())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", repoagent.beneath.__all__)
+@pytest.mark.parametrize("name", [*repoagent.beneath.__all__, *repoagent.beneath.digests.__all__])
 def test_what_opens_files_for_authors_has_a_row(name: str) -> None:
     if hasattr(api, name):
         assert f"| `{name}(" in PAGE

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repoagent.beneath import (
+    DEEPEST,
     Watched,
     held_beneath,
     list_beneath,
@@ -64,11 +65,50 @@ def test_a_link_to_a_directory_may_be_on_the_way(root: Path) -> None:
 
 
 def test_a_walk_names_everything_once_and_follows_no_link(root: Path) -> None:
-    found = dict(walk_beneath(root))
+    found = {name: mode for name, mode, _ in walk_beneath(root)}
     assert list(found) == sorted(found, key=lambda name: name.split("/"))  # a directory before what is in it
     assert set(found) == {str(path.relative_to(root)) for path in root.rglob("*")}
     for name, mode in found.items():
         assert stat.S_IFMT(mode) == stat.S_IFMT((root / name).lstat().st_mode)
+
+
+def test_a_walk_yields_sizes_and_leaves_out_what_is_skipped(root: Path) -> None:
+    sizes = {name: size for name, mode, size in walk_beneath(root, skip="1/deep".__eq__) if stat.S_ISREG(mode)}
+    assert sizes["1/file"] == len(b"inside")
+    assert not any(name.startswith("1/deep") for name in sizes)
+
+
+def test_a_walk_that_follows_links_yields_what_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(b"12345")
+    (tmp_path / "directory").symlink_to("a/b")
+    (tmp_path / "file").symlink_to("directory/file")
+    found = {name: (stat.S_ISREG(mode), size) for name, mode, size in walk_beneath(tmp_path, follow=True)}
+    assert list(found) == ["a", "a/b", "a/b/file", "directory", "directory/file", "file"]
+    assert {name for name, (regular, size) in found.items() if regular and size == 5} == {
+        "a/b/file",
+        "directory/file",
+        "file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("/etc", "leaves"), ("../..", "leaves"), (".", "circle"), ("..", "circle"), ("it", "nowhere"), ("no", "nowhere")],
+)
+def test_a_walk_that_follows_links_refuses_those_that_lead_elsewhere(tmp_path: Path, target: str, reason: str) -> None:
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    (tmp_path / "root" / "a" / "it").symlink_to(target)
+    with pytest.raises(UnsafePathError, match=reason):
+        list(walk_beneath(tmp_path / "root", follow=True))
+
+
+def test_a_walk_refuses_directories_that_are_too_deep(tmp_path: Path) -> None:
+    tmp_path.joinpath(*["d"] * DEEPEST).mkdir(parents=True)
+    assert len(list(walk_beneath(tmp_path))) == DEEPEST
+    tmp_path.joinpath(*["d"] * (DEEPEST + 1)).mkdir(parents=True)
+    with pytest.raises(UnsafePathError, match="directories in one another"):
+        list(walk_beneath(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import read_identity, sign
 from repoagent_verify.trust_roots import read_trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 
 from agents.verify.tests.issuing import Issued, issue
 

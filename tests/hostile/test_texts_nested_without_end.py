@@ -28,7 +28,7 @@ from repoagent_scan.formats.npy import check_array
 from repoagent_scan.formats.safetensors import _spans
 from repoagent_server.access.access_file_reader import read_rules
 from repoagent_server.codec.json_text import loads, loads_ordered
-from repoagent_verify.limited_json import read_json as signature
+from repoagent_verify.bundle import read_signed_json as signature
 
 from repoagent.api import WebAnswer
 from repoagent.audit.lines import read_line

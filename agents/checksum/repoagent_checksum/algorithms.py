@@ -1,24 +1,11 @@
-"""The digest algorithms: their names, the length of their digests, and how to make a hasher."""
+"""The digest algorithms: their names, the length of their digests, and their files."""
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
-from repoagent.api import UnsupportedError, install_hint
+from repoagent.api import UnsupportedError
 
-__all__ = ["ALGORITHMS", "GIT_SHA1", "Algorithm", "Hasher", "algorithm_of_length", "find_algorithm"]
-
-
-class Hasher(Protocol):
-    """The part of ``hashlib``'s interface that is used here."""
-
-    def update(self, data: Any, /) -> Any:
-        """Take more of the content."""
-
-    def hexdigest(self) -> str:
-        """The digest of all content so far, in lower-case hexadecimal digits."""
+__all__ = ["ALGORITHMS", "GIT_SHA1", "Algorithm", "algorithm_of_length", "find_algorithm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +16,16 @@ class Algorithm:
     tag: str
     hex_length: int
     sums: str
-    make: Callable[[int, bool], Hasher]
     weak: bool = False
 
-    def new(self, size: int = 0, *, threads: bool = False) -> Hasher:
-        """A hasher for a file of ``size`` bytes. With ``threads`` it may use every core, if it can."""
-        return self.make(size, threads)
-
-
-def _hashlib(name: str, _size: int, _threads: bool) -> Hasher:
-    # Not "for security" lets MD5 and SHA-1 work on FIPS machines too; whether they are good enough is said elsewhere.
-    return hashlib.new(name, usedforsecurity=False)
-
-
-def _blake3(_size: int, threads: bool) -> Hasher:
-    try:
-        from blake3 import blake3
-    except ImportError:
-        raise UnsupportedError(
-            f"BLAKE3 needs the package 'blake3'; {install_hint('repoagent-checksum', 'blake3')}"
-        ) from None
-    hasher: Hasher = blake3(max_threads=blake3.AUTO if threads else 1)
-    return hasher
-
-
-def _git_sha1(size: int, _threads: bool) -> Hasher:
-    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    @property
+    def key(self) -> str:
+        """Its name for :func:`repoagent.api.digest_files`, and before a digest: ``sha256:...``."""
+        return self.name.lower()
 
 
 def _standard(name: str, hex_length: int, *, weak: bool = False) -> Algorithm:
-    return Algorithm(name, name, hex_length, f"{name}SUMS", partial(_hashlib, name.lower()), weak)
+    return Algorithm(name, name, hex_length, f"{name}SUMS", weak)
 
 
 ALGORITHMS: Final = {
@@ -70,12 +37,12 @@ ALGORITHMS: Final = {
         _standard("SHA256", 64),
         _standard("SHA384", 96),
         _standard("SHA512", 128),
-        Algorithm("BLAKE2B", "BLAKE2b", 128, "B2SUMS", partial(_hashlib, "blake2b")),
-        Algorithm("BLAKE3", "BLAKE3", 64, "B3SUMS", _blake3),
+        Algorithm("BLAKE2B", "BLAKE2b", 128, "B2SUMS"),
+        Algorithm("BLAKE3", "BLAKE3", 64, "B3SUMS"),
     )
 }
 
-GIT_SHA1: Final = Algorithm("GIT-SHA1", "GIT-SHA1", 40, "", _git_sha1, weak=True)
+GIT_SHA1: Final = Algorithm("GIT-SHA1", "GIT-SHA1", 40, "", weak=True)
 """The name of a blob in Git. A Hugging Face listing gives it for files that are not in Git LFS."""
 
 

@@ -2,26 +2,87 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import InvalidArgumentError
+from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
 from repoagent_checksum.algorithms import Algorithm
 from repoagent_checksum.digest_file import STANDARD_NAMES, Entry, format_digest_file
 from repoagent_checksum.file_names import read_inside, show
 from repoagent_checksum.findings import Finding, Kind
-from repoagent_checksum.hashing import Digests, digest_files
 from repoagent_checksum.json_listings import read_entries
-from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Expected, Request
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
-from repoagent_checksum.tree import Tree, scan_tree
 
-__all__ = ["Verdict", "check", "find_digest_files"]
+__all__ = ["Digests", "Observer", "Tree", "Verdict", "check", "digests_of", "find_digest_files", "scan_tree"]
 
 ALL_INDEXES: Final = "*"
+
+Digests = dict[str, dict[str, str]]
+"""Path -> key of an algorithm -> digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """``cancelled()`` and ``progress(done, total)`` are called between two buffers, never by two threads at once."""
+
+    cancelled: Callable[[], bool] = lambda: False
+    progress: Callable[[int, int], None] = lambda _done, _total: None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Paths relative to the directory, with ``/``. ``files`` maps each regular file to its size in bytes."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    special: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    """Directories with nothing in them."""
+
+
+def scan_tree(root: Path) -> Tree:
+    """Look at everything below ``root``: files, and all that a digest file cannot cover. No link is followed.
+
+    Raises:
+        OSError: a directory cannot be read.
+        UnsafePathError: directories are too deep in one another.
+    """
+    tree = Tree()
+    empty: dict[str, None] = {}
+    for path, mode, size in walk_beneath(root):
+        empty.pop(path.rpartition("/")[0], None)
+        if stat.S_ISDIR(mode):
+            empty[path] = None
+        elif stat.S_ISREG(mode):
+            tree.files[path] = size
+        else:
+            (tree.links if stat.S_ISLNK(mode) else tree.special).append(path)
+    tree.empty.extend(empty)
+    return tree
+
+
+def digests_of(root: Path, jobs: Mapping[str, Sequence[Algorithm]], observer: Observer | None = None) -> Digests:
+    """The digests of the files in ``jobs``, relative to ``root``, each by its algorithms.
+
+    Raises:
+        InvalidArgumentError: a file cannot be opened or read.
+        UnsafePathError: a file is reached through a link, or is not a regular file.
+        UnsupportedError: an algorithm that is not installed.
+        CancelledError: the observer reported it.
+    """
+    observer = observer or Observer()
+    files = {path: [algorithm.key for algorithm in algorithms] for path, algorithms in jobs.items()}
+    try:
+        return digest_files(root, files, cancelled=observer.cancelled, progress=observer.progress)
+    except OSError as error:
+        # Word for word what Triton's agent says.
+        raise InvalidArgumentError(
+            f"failed to open text file for read {show(error.filename)}: {error.strerror}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +120,14 @@ def check(
         root: The model's directory.
         request: What to compare with.
         trusted: Digests from outside of the model; they cover all of it.
-        observer: Is told of the progress.
+        observer: Gets the progress.
         thorough: Compute digests even if files are missing, unlisted or links, to find all that is wrong at once.
 
     Raises:
         InvalidArgumentError: a manifest, an index or a listed file cannot be read.
         UnsafePathError: a name that leaves the directory, a link.
         UnsupportedError: an algorithm that is not known here or not installed.
-        CancelledError: the observer said so.
+        CancelledError: the observer reported it.
     """
     tree = scan_tree(root)
     found = [entry for name in request.manifests for entry in _read_manifest(root, name, request.algorithm)]
@@ -76,7 +137,7 @@ def check(
     if findings and not thorough:
         return Verdict(tuple(findings))
     present = [entry for entry in listed if entry.path in tree.files]
-    digests = digest_files(root, _jobs([*(file.entry for file in request.files), *present]), observer=observer)
+    digests = digests_of(root, _jobs([*(file.entry for file in request.files), *present]), observer)
     return Verdict(
         findings=(*_mismatches(request.files, digests), *_changed(present, digests), *findings),
         files=len(digests),
@@ -136,7 +197,7 @@ def _jobs(entries: Iterable[Entry]) -> dict[str, list[Algorithm]]:
 def _mismatches(files: Iterable[Expected], digests: Digests) -> Iterator[Finding]:
     for file in files:
         name, path = file.entry.algorithm.name, file.entry.path
-        got = digests[path][name]
+        got = digests[path][file.entry.algorithm.key]
         if got != file.entry.digest:
             # Word for word what Triton's agent says.
             text = f"Mismatched {name} hash for file {show(path)}, expect: {file.value}, got: {got}"
@@ -145,13 +206,13 @@ def _mismatches(files: Iterable[Expected], digests: Digests) -> Iterator[Finding
 
 def _changed(entries: Iterable[Entry], digests: Digests) -> Iterator[Finding]:
     for entry in entries:
-        got = digests[entry.path][entry.algorithm.name]
+        got = digests[entry.path][entry.algorithm.key]
         if got != entry.digest:
             yield Finding(Kind.CHANGED, entry.path, f"{entry.algorithm.name} expect: {entry.digest}, got: {got}")
 
 
 def _spelled(entry: Entry, digests: Digests) -> str:
-    return f"{entry.algorithm.name.lower()}:{digests[entry.path][entry.algorithm.name]}"
+    return f"{entry.algorithm.key}:{digests[entry.path][entry.algorithm.key]}"
 
 
 def _weak(files: Iterable[Expected]) -> set[str]:
@@ -161,7 +222,7 @@ def _weak(files: Iterable[Expected]) -> set[str]:
 def _tree_digest(entries: Iterable[Entry], digests: Digests) -> str:
     """One digest for all: SHA-256 over the tagged lines, sorted, of the digests that were found."""
     lines = sorted(
-        format_digest_file({entry.path: digests[entry.path][entry.algorithm.name]}, entry.algorithm, tagged=True)
+        format_digest_file({entry.path: digests[entry.path][entry.algorithm.key]}, entry.algorithm, tagged=True)
         for entry in entries
     )
     return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"

@@ -14,14 +14,11 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, replace_file
 from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
-from repoagent_checksum.check import Verdict, check, find_digest_files
+from repoagent_checksum.check import Observer, Tree, Verdict, check, digests_of, find_digest_files, scan_tree
 from repoagent_checksum.digest_file import format_digest_file
 from repoagent_checksum.file_names import show
 from repoagent_checksum.findings import Kind
-from repoagent_checksum.hashing import digest_files
-from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
-from repoagent_checksum.tree import Tree, scan_tree
 from repoagent_checksum.trusted_digest_files import trusted_entries
 
 __all__ = ["checksum"]
@@ -56,8 +53,8 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
     with _exit_codes():
         files = _describable(scan_tree(directory), _own_name(directory, target))
         with _progress_bar() as observer:
-            digests = digest_files(directory, {path: [chosen] for path in files}, observer=observer)
-        found = {path: digests[path][chosen.name] for path in files}
+            digests = digests_of(directory, {path: [chosen] for path in files}, observer)
+        found = {path: digests[path][chosen.key] for path in files}
         replace_file(target, format_digest_file(found, chosen, tagged=tag))
     click.echo(f"{output or chosen.sums}: {_count(len(files))}, {sum(files.values())} bytes")
 

@@ -91,5 +91,5 @@ def _expected(key: str, value: str) -> Expected:
         algorithm, digest = parse_descriptor_digest(value.strip(), f"parameter {key!r}")
     else:
         algorithm = find_algorithm(name)
-        digest = value.strip().lower().removeprefix(f"{algorithm.name.lower()}:")
+        digest = value.strip().lower().removeprefix(f"{algorithm.key}:")
     return Expected(Entry(plain_name(path, f"parameter {key!r}"), algorithm, digest), value)

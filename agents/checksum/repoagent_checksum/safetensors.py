@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError, read_json
+from repoagent.api import InvalidArgumentError, read_json_object
 from repoagent_checksum.file_names import MOST_VALUES, open_inside, plain_name, read_inside, show
 
 __all__ = ["INDEX_SUFFIX", "check_index"]
@@ -39,7 +39,7 @@ def check_index(root: Path, index: str) -> list[str]:
 
 def _tensors_by_shard(root: Path, index: str) -> dict[str, set[str]]:
     try:
-        weights = _object(read_inside(root, index, "safetensors index"))["weight_map"]
+        weights = read_json_object(read_inside(root, index, "safetensors index"), most_values=MOST_VALUES)["weight_map"]
         shards: dict[str, set[str]] = {}
         for tensor, shard in _checked(weights).items():
             shards.setdefault(plain_name(str(shard), show(index)), set()).add(tensor)
@@ -48,10 +48,6 @@ def _tensors_by_shard(root: Path, index: str) -> dict[str, set[str]]:
     if not shards:
         raise InvalidArgumentError(f"{show(index)}: the index names no shard")
     return shards
-
-
-def _object(text: bytes) -> Mapping[str, Any]:
-    return _checked(read_json(text, most_values=MOST_VALUES))
 
 
 def _checked(value: Any) -> Mapping[str, Any]:
@@ -81,6 +77,10 @@ def _read_header(file: FileIO) -> tuple[set[str], int]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
-    tensors = {name: value for name, value in _object(file.read(length)).items() if name != "__metadata__"}
+    tensors = {
+        name: value
+        for name, value in read_json_object(file.read(length), most_values=MOST_VALUES).items()
+        if name != "__metadata__"
+    }
     ends = [int(value["data_offsets"][1]) for value in tensors.values()]
     return set(tensors), 8 + length + max(ends, default=0)

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repoagent_checksum.algorithms import ALGORITHMS, Algorithm
-from repoagent_checksum.check import check, find_digest_files
+from repoagent_checksum.check import check, digests_of, find_digest_files, scan_tree
 from repoagent_checksum.digest_file import format_digest_file
 from repoagent_checksum.findings import Kind, describe
-from repoagent_checksum.hashing import digest_files
 from repoagent_checksum.options import Request, parse_parameters
-from repoagent_checksum.tree import scan_tree
 
 from repoagent.api import InvalidArgumentError, UnsafePathError
 
@@ -29,8 +27,8 @@ FILES = {"config.pbtxt": b"name: 'm'", "1/model.onnx": b"weights", "labels.txt":
 def seal(root: Path, algorithm: Algorithm = SHA256, name: str = "SHA256SUMS") -> None:
     """Write the digest file of ``root``."""
     files = [path for path in scan_tree(root).files if path != name]
-    digests = digest_files(root, {path: [algorithm] for path in files})
-    (root / name).write_bytes(format_digest_file({path: digests[path][algorithm.name] for path in files}, algorithm))
+    digests = digests_of(root, {path: [algorithm] for path in files})
+    (root / name).write_bytes(format_digest_file({path: digests[path][algorithm.key] for path in files}, algorithm))
 
 
 @pytest.fixture
@@ -115,8 +113,8 @@ def test_an_ignored_file_that_is_listed_is_still_compared(model: Path) -> None:
 
 def test_a_manifest_covers_the_directory_it_lies_in(make_tree: MakeTree) -> None:
     root = make_tree(FILES | {"1/labels.txt": b"c"})
-    digests = digest_files(root / "1", {name: [SHA256] for name in ("model.onnx", "labels.txt")})
-    text = format_digest_file({name: found["SHA256"] for name, found in digests.items()}, SHA256)
+    digests = digests_of(root / "1", {name: [SHA256] for name in ("model.onnx", "labels.txt")})
+    text = format_digest_file({name: found["sha256"] for name, found in digests.items()}, SHA256)
     (root / "1" / "SHA256SUMS").write_bytes(text)
     request = Request(manifests=("1/SHA256SUMS",))
     assert kinds(root, request) == []
@@ -128,8 +126,8 @@ def test_a_manifest_covers_the_directory_it_lies_in(make_tree: MakeTree) -> None
 def test_two_manifests_of_one_tree_need_not_list_each_other(model: Path) -> None:
     pytest.importorskip("blake3")
     files = list(FILES)
-    digests = digest_files(model, {path: [ALGORITHMS["BLAKE3"]] for path in files})
-    text = format_digest_file({path: digests[path]["BLAKE3"] for path in files}, ALGORITHMS["BLAKE3"])
+    digests = digests_of(model, {path: [ALGORITHMS["BLAKE3"]] for path in files})
+    text = format_digest_file({path: digests[path]["blake3"] for path in files}, ALGORITHMS["BLAKE3"])
     (model / "B3SUMS").write_bytes(text)
     assert find_digest_files(model) == ("SHA256SUMS", "B3SUMS")
     assert kinds(model, Request(manifests=find_digest_files(model))) == []
@@ -148,7 +146,7 @@ def test_a_listing_with_sizes_is_compared_before_reading(make_tree: MakeTree) ->
 
 
 def test_a_digest_file_can_be_pinned_by_a_parameter(model: Path) -> None:
-    pin = digest_files(model, {"SHA256SUMS": [SHA256]})["SHA256SUMS"]["SHA256"]
+    pin = digests_of(model, {"SHA256SUMS": [SHA256]})["SHA256SUMS"]["sha256"]
     request = parse_parameters([("SHA256:SHA256SUMS", pin), ("manifest", "SHA256SUMS")])
     assert kinds(model, request) == []
     (model / "labels.txt").write_bytes(b"other")
@@ -252,3 +250,22 @@ def test_any_single_change_of_any_tree_is_refused(
         change(root, sorted(tree), random.Random(seed))
         assert check(root, SUMS).findings
         assert check(root, SUMS, thorough=False).findings
+
+
+def test_everything_below_a_directory_is_sorted_in(tmp_path: Path) -> None:
+    (tmp_path / "1" / "deep").mkdir(parents=True)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "config.pbtxt").write_bytes(b"name: 'a'")
+    (tmp_path / "1" / "deep" / ".hidden").write_bytes(b"")
+    (tmp_path / "1" / "link").symlink_to("deep")
+    (tmp_path / "broken").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "1" / "pipe")
+    tree = scan_tree(tmp_path)
+    assert tree.files == {"config.pbtxt": 9, "1/deep/.hidden": 0}
+    assert tree.links == ["1/link", "broken"]
+    assert tree.special == ["1/pipe"]
+    assert tree.empty == ["2"]
+
+
+def test_an_empty_model_has_no_empty_directory(tmp_path: Path) -> None:
+    assert scan_tree(tmp_path).empty == []

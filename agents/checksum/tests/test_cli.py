@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from repoagent_checksum import cli
+from repoagent_checksum.check import Observer
 from repoagent_checksum.cli import checksum
-from repoagent_checksum.observer import Observer
 
 MakeTree = Callable[[dict[str, bytes]], Path]
 FILES = {"config.pbtxt": b"name: 'm'", "1/model.onnx": b"weights", "back\\slash": b"a"}

@@ -1,28 +1,30 @@
 """The agent: every version of a model is converted, and the configuration names what came of it."""
 
 import json
-from collections.abc import Mapping
+import shutil
+import stat
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from repoagent.api import Agent, AgentModel, CancelledError, Conversion, ConversionSource
+from repoagent.api import (
+    Agent,
+    AgentModel,
+    CancelledError,
+    Conversion,
+    ConversionSource,
+    InvalidArgumentError,
+    UnsafePathError,
+    UnsupportedError,
+    held_beneath,
+    walk_beneath,
+)
 from repoagent_convert.options import CHECKPOINT, Options, check_file_name, parse_parameters
 
 if TYPE_CHECKING:
     from repoagent.api import ModelConfig
-from typing import TYPE_CHECKING
-
-from repoagent.api import InvalidArgumentError, UnsupportedError
-
-if TYPE_CHECKING:
-    from repoagent.api import ModelConfig
-import os
-import shutil
-from collections.abc import Collection
-
-from repoagent.api import UnsafePathError
 
 __all__ = ["ConvertAgent", "copy_others", "find_versions", "parameters_of"]
 
@@ -48,8 +50,8 @@ def _is_version(path: Path) -> bool:
     return path.is_dir() and name.isascii() and name.isdigit() and not name.startswith("0")
 
 
-def copy_others(root: Path, target: Path, leave_out: Collection[str], directory: str = "") -> int:
-    """Copy what is in ``directory`` of ``root`` to ``target``, but the files and directories ``leave_out``.
+def copy_others(root: Path, target: Path, leave_out: Collection[str]) -> int:
+    """Copy what is in ``root`` to ``target``, but the files and directories ``leave_out``.
 
     Empty directories are kept: the one of a version may be all there is of it. Returns the number of bytes.
 
@@ -57,20 +59,15 @@ def copy_others(root: Path, target: Path, leave_out: Collection[str], directory:
         UnsafePathError: there is a link, or something that is neither file nor directory.
     """
     copied = 0
-    with os.scandir(root / directory) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        path = f"{directory}/{entry.name}" if directory else entry.name
-        if path in leave_out:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            (target / path).mkdir(mode=0o700)
-            copied += copy_others(root, target, leave_out, path)
-        elif entry.is_file(follow_symlinks=False):
-            shutil.copyfile(entry.path, target / path)
-            copied += entry.stat().st_size
+    for name, mode, size in walk_beneath(root, skip=lambda name: name in leave_out):
+        if stat.S_ISDIR(mode):
+            (target / name).mkdir(mode=0o700)
+        elif stat.S_ISREG(mode):
+            with held_beneath(root, name, follow=False) as source:
+                shutil.copyfile(source, target / name)
+            copied += size
         else:
-            raise UnsafePathError(f"{path} is a link or a special file, which is not copied")
+            raise UnsafePathError(f"{name} is a link or a special file, which is not copied")
     return copied
 
 

@@ -75,7 +75,7 @@ def scan_tree(
     """
     directories: list[str] = []
     items: list[Item] = []
-    for name, mode in walk_beneath(root):
+    for name, mode, _ in walk_beneath(root):
         if stat.S_ISDIR(mode):
             directories.append(name)
             continue

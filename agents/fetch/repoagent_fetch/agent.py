@@ -137,7 +137,7 @@ def _own_files(root: Path) -> list[str]:
     """The files that the model has itself, and links to files in it."""
     return sorted(
         path
-        for path, mode in walk_beneath(root)
+        for path, mode, _ in walk_beneath(root)
         if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_to_file(root, path))
     )
 

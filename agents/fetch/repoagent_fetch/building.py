@@ -1,13 +1,12 @@
 """Making the directory of the model: its own files, and what is fetched."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import AgentModel, CancelledError, InvalidArgumentError, RemoteFile, open_beneath
+from repoagent.api import AgentModel, CancelledError, InvalidArgumentError, RemoteFile, digest_files, open_beneath
 from repoagent_fetch.archives import Unpacking
 from repoagent_fetch.options import Options
 from repoagent_fetch.plan import Plan, chosen
@@ -63,7 +62,8 @@ class Build:
             (file.url, file.digest, file.size, file.tag, self._placing.remote(file.path)) for file in self._plan.files
         ]
         archives = [(one.file.url, one.file.digest, one.below) for one in self._plan.archives]
-        own = [(path, _digest(self._own, path)) for path in self._placing.own]
+        digests = digest_files(self._own, dict.fromkeys(self._placing.own, ("sha256",)), follow=True)
+        own = [(path, found["sha256"]) for path, found in digests.items()]
         return json.dumps(["fetch", VERSION, self._plan.source, files, archives, self._placing.rules, own])
 
     def __call__(self, target: Path) -> None:
@@ -105,8 +105,3 @@ class Build:
 
 def _moved(file: RemoteFile, path: str) -> RemoteFile:
     return RemoteFile(path, file.url, file.size, file.digest, file.tag, file.headers)
-
-
-def _digest(root: Path, path: str) -> str:
-    with open_beneath(root, path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,18 +1,18 @@
 """What a license can be bound to: this machine, and the content of a model."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import CancelledError, NotFoundError, UnsafePathError, list_beneath, open_beneath, read_small_file
+from repoagent.api import NotFoundError, UnsafePathError, digest_files, read_small_file, walk_beneath
 
 __all__ = ["host_id", "model_digest"]
 
 _PLACES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _PURPOSE: Final = b"repoagent-license:"
 """Mixed in, as machine-id(5) asks for: the identifier of the machine itself should not be handed to others."""
-_PIECE: Final = 4 << 20
 
 
 def host_id(places: tuple[Path, ...] = _PLACES) -> str:
@@ -41,28 +41,20 @@ def model_digest(root: Path, cancelled: Callable[[], bool] = lambda: False) -> t
 
     Raises:
         UnsafePathError: a link or a special file in a version directory, or a name that no line can have.
-        CancelledError: ``cancelled`` answered True.
+        CancelledError: ``cancelled()`` was true.
     """
-    lines, total = [], 0
-    for path in _files(root):
-        digest, size = _file_digest(root, path, cancelled)
-        lines.append(f"SHA256 ({path}) = {digest}\n")
-        total += size
-    text = "".join(sorted(lines, key=str.encode)).encode()
-    return f"sha256:{hashlib.sha256(text).hexdigest()}", total
+    sizes = {}
+    for name, mode, size in walk_beneath(root, skip=_outside_versions):
+        _check_name(name)
+        if not stat.S_ISDIR(mode):
+            sizes[name] = size
+    digests = digest_files(root, dict.fromkeys(sizes, ("sha256",)), cancelled=cancelled)
+    lines = sorted((f"SHA256 ({path}) = {found['sha256']}\n" for path, found in digests.items()), key=str.encode)
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}", sum(sizes.values())
 
 
-def _files(root: Path) -> Iterator[str]:
-    pending = [name for name in list_beneath(root) if name.isdecimal()]
-    while pending:
-        path = pending.pop()
-        _check_name(path)
-        try:
-            inside = list_beneath(root, path, follow=False)
-        except NotADirectoryError:
-            yield path
-        else:
-            pending += [f"{path}/{name}" for name in inside]
+def _outside_versions(name: str) -> bool:
+    return not name.partition("/")[0].isdecimal()
 
 
 def _check_name(path: str) -> None:
@@ -73,14 +65,3 @@ def _check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise UnsafePathError(f"{path!r} has a name that is not UTF-8") from None
-
-
-def _file_digest(root: Path, path: str, cancelled: Callable[[], bool]) -> tuple[str, int]:
-    hasher, size = hashlib.sha256(), 0
-    with open_beneath(root, path, follow=False) as file:
-        while piece := file.read(_PIECE):
-            if cancelled():
-                raise CancelledError("the load was cancelled while the model was hashed")
-            hasher.update(piece)
-            size += len(piece)
-    return hasher.hexdigest(), size

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from repoagent.api import InvalidArgumentError, read_json
+from repoagent.api import InvalidArgumentError, read_json_object
 from repoagent_license.grant import parse_time
 from repoagent_license.terms import Terms
 
@@ -110,12 +110,9 @@ def _signed_bytes(kind: str, payload: bytes) -> bytes:
 
 def _json(content: bytes, what: str) -> dict[str, Any]:
     try:
-        value = read_json(content)
+        return read_json_object(content)
     except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{what} is not a JSON object")
-    return value
+        raise InvalidArgumentError(f"{what} is not a JSON object") from None
 
 
 def _texts(document: dict[str, Any], name: str, *, needed: bool = True) -> tuple[str, ...]:

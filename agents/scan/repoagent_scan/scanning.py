@@ -76,7 +76,7 @@ class _Scan:
         self._bytes = 0
 
     def run(self, progress: Callable[[int, int], None]) -> Scanned:
-        paths = sorted((path, mode) for path, mode in walk_beneath(self._root) if not stat.S_ISDIR(mode))
+        paths = sorted((path, mode) for path, mode, _ in walk_beneath(self._root) if not stat.S_ISDIR(mode))
         for done, (path, mode) in enumerate(paths):
             self._check_cancelled()
             self._look_at(path, stat.S_ISREG(mode))

@@ -18,13 +18,13 @@ from repoagent.api import (
     read_beneath,
     read_key,
 )
+from repoagent_verify.bundle import LARGEST_SIGNATURE
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.keyless import check_root
-from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.signatures import Signer
 from repoagent_verify.trust_roots import Trust, read_trust
-from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.verification import Coverage, Verified, verify
 
 __all__ = ["VerifyAgent", "evidence", "weaknesses"]
 

@@ -9,18 +9,22 @@ import json
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from repoagent.api import read_json_object
 from repoagent_verify.dsse import PAYLOAD_TYPE
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.limited_json import member, read_json
 
-__all__ = ["Bundle", "Method", "read_bundle", "write_bundle"]
+__all__ = ["LARGEST_SIGNATURE", "Bundle", "Method", "member", "read_bundle", "read_signed_json", "write_bundle"]
+
+_Kind = TypeVar("_Kind")
 
 MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _MEDIA_TYPES: Final = re.compile(
     r"application/vnd\.dev\.sigstore\.bundle(\.v0\.3\+json|\+json;version=0\.[123])", re.ASCII
 )
+LARGEST_SIGNATURE: Final = 64 << 20
+"""Bytes of a signature file. A million files need about 150 MB, a thousand 150 kB."""
 _MOST_CERTIFICATES: Final = 16
 _LARGEST_CERTIFICATE: Final = 64 << 10
 """Bytes in DER; those in use have one to eight thousand. The parser makes objects of every name in a certificate, with
@@ -59,7 +63,7 @@ def read_bundle(data: bytes) -> Bundle:
         VerificationError: it is not one, or not one of the three methods of the specification.
     """
     what = "the signature"
-    document = read_json(data, what, most=_MOST_VALUES)
+    document = read_signed_json(data, what, most_values=_MOST_VALUES)
     media_type = document.get("mediaType")
     if not isinstance(media_type, str) or not _MEDIA_TYPES.fullmatch(media_type):
         raise VerificationError(f"{what} has mediaType {media_type!r}, expected '{MEDIA_TYPE}'")
@@ -75,6 +79,30 @@ def read_bundle(data: bytes) -> Bundle:
     signature = _base64(member(signatures[0], "sig", str, "its signature"), "its signature")
     method, hint, certificates = _material(material)
     return Bundle(method, payload, signature, hint, certificates, data if method is Method.SIGSTORE else b"")
+
+
+def read_signed_json(data: bytes, what: str, *, most_values: int = 0) -> dict[str, Any]:
+    """The JSON object in ``data``, which messages call ``what``; ``most_values`` limits what nobody vouched for yet.
+
+    Raises:
+        VerificationError: it is not an object that every parser reads in the same way.
+    """
+    try:
+        return read_json_object(data, most_values=most_values)
+    except ValueError as error:
+        raise VerificationError(f"{what} is not valid JSON: {error}") from None
+
+
+def member(document: dict[str, Any], name: str, kind: type[_Kind], what: str) -> _Kind:
+    """Member ``name`` of ``document``, which must be of ``kind``.
+
+    Raises:
+        VerificationError: there is none, or it is of another kind.
+    """
+    value = document.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise VerificationError(f"{what} has no member '{name}' of type {kind.__name__}")
+    return value
 
 
 def _material(material: dict[str, Any]) -> tuple[Method, str, tuple[bytes, ...]]:

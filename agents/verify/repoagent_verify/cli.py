@@ -15,15 +15,15 @@ from typing import NoReturn
 import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, read_small_file, replace_file
+from repoagent_verify.bundle import LARGEST_SIGNATURE
 from repoagent_verify.errors import printable
 from repoagent_verify.keyless import check_identity, check_root
 from repoagent_verify.keyless_signing import sign_keyless
-from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization
 from repoagent_verify.options import plain_path
 from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
 from repoagent_verify.trust_roots import read_trust
-from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.verification import Coverage, Verified, verify
 
 __all__ = ["sign_command", "verify_command"]
 

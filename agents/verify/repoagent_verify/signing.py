@@ -12,11 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent.api import InvalidArgumentError
 from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.dsse import pre_authentication_encoding
-from repoagent_verify.hashing import Progress, hash_resources
 from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, Serialization
 from repoagent_verify.signatures import HASHES
 from repoagent_verify.statement import root_digest, write_statement
-from repoagent_verify.tree import File, Ignored, list_files
+from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
 from repoagent_verify.trust_roots import key_fingerprint
 
 __all__ = ["Identity", "read_identity", "sign", "sign_statement", "statement_of"]
@@ -89,9 +88,7 @@ def statement_of(
     if not resources:
         raise InvalidArgumentError(f"{root} has no file to sign")
     resources.sort(key=lambda item: item.name)
-    digests = hash_resources(
-        root, resources, how.hash_type, cancelled=cancelled, progress=progress, follow=how.allow_symlinks
-    )
+    digests = digests_of(root, resources, how, cancelled=cancelled, progress=progress)
     signed = tuple(
         Resource(item.path, digest, item.start, item.end) for item, digest in zip(resources, digests, strict=True)
     )

@@ -9,8 +9,8 @@ import re
 from itertools import groupby
 from typing import Any, Final
 
+from repoagent_verify.bundle import member, read_signed_json
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.limited_json import member, read_json
 from repoagent_verify.manifest import DIGEST_SIZES, Manifest, Resource, Serialization
 
 __all__ = ["read_statement", "root_digest", "write_statement"]
@@ -30,7 +30,7 @@ def read_statement(payload: bytes) -> Manifest:
     Raises:
         VerificationError: it is not a statement of the specification, or contradicts itself.
     """
-    statement = read_json(payload, _WHAT)
+    statement = read_signed_json(payload, _WHAT)
     if statement.get("_type") != STATEMENT_TYPE:
         raise VerificationError(f"{_WHAT} is of type {statement.get('_type')!r}, expected '{STATEMENT_TYPE}'")
     predicate_type = statement.get("predicateType")

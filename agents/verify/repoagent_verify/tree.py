@@ -1,19 +1,19 @@
-"""The files of a model, as the specification enumerates them (sections 6.1, 6.2 and 8.4)."""
+"""The files of a model, as the specification enumerates them (sections 6.1, 6.2 and 8.4), and their digests."""
 
-import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from repoagent.api import FileRange, InvalidArgumentError, digest_ranges, walk_beneath
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import DEFAULT_IGNORED
+from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization
 
-__all__ = ["File", "Ignored", "list_files"]
+__all__ = ["File", "Ignored", "Progress", "digests_of", "list_files"]
 
-_DEEPEST: Final = 128
-"""Directories in one another, as everywhere in the server: the walk is recursive."""
+Progress = Callable[[int, int], None]
+"""Bytes done, bytes in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +50,49 @@ def list_files(root: Path, ignored: Ignored, *, allow_symlinks: bool) -> list[Fi
         VerificationError: a link where none is allowed or one that leads out of the model or in a circle, a special
             file, a name that is not UTF-8.
     """
-    base = os.path.realpath(root)
-    return sorted(_walk(base, "", ignored, allow_symlinks, (base,)), key=lambda file: file.path)
+    files = []
+    with _refusing():
+        for path, mode, size in walk_beneath(root, follow=allow_symlinks, skip=ignored.covers):
+            _check_name(path)
+            if stat.S_ISLNK(mode):
+                raise VerificationError(f"{path} is a symbolic link, and the signature allows none")
+            if stat.S_ISREG(mode):
+                files.append(File(path, size))
+            elif not stat.S_ISDIR(mode):
+                raise VerificationError(f"{path} is a special file, which no signature covers")
+    return sorted(files, key=lambda file: file.path)
 
 
-def _walk(base: str, relative: str, ignored: Ignored, links: bool, above: tuple[str, ...]) -> Iterator[File]:
-    with os.scandir(os.path.join(base, relative)) as entries:
-        listed = list(entries)
-    for entry in listed:
-        path = f"{relative}/{entry.name}" if relative else entry.name
-        if ignored.covers(path):
-            continue
-        _check_name(path)
-        if entry.is_symlink():
-            _check_link(base, path, links, above)
-        mode = entry.stat().st_mode
-        if stat.S_ISDIR(mode):
-            if len(above) > _DEEPEST:
-                raise VerificationError(f"{path[:200]} has more than {_DEEPEST} directories in one another")
-            real = os.path.realpath(entry.path)
-            yield from _walk(base, path, ignored, links, (*above, real))
-        elif stat.S_ISREG(mode):
-            yield File(path, entry.stat().st_size)
-        else:
-            raise VerificationError(f"{path} is a special file, which no signature covers")
+def digests_of(
+    root: Path,
+    resources: Sequence[Resource],
+    how: Serialization,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Progress = lambda _done, _total: None,
+) -> list[bytes]:
+    """The digests of ``resources`` below ``root``, in their order. Their own ``digest`` is not looked at.
+
+    Raises:
+        CancelledError: ``cancelled()`` was true.
+        VerificationError: a file cannot be read, or is shorter than its range.
+    """
+    ranges = [FileRange(each.path, each.start, each.end) for each in resources]
+    with _refusing():
+        return digest_ranges(
+            root, ranges, how.hash_type, follow=how.allow_symlinks, cancelled=cancelled, progress=progress
+        )
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be read is refused like what changed, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise VerificationError(f"{error.filename} cannot be read: {error.strerror}") from None
+    except InvalidArgumentError as error:
+        raise VerificationError(str(error)) from None
 
 
 def _check_name(path: str) -> None:
@@ -81,15 +100,3 @@ def _check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise VerificationError(f"{path!r} is a name that is not valid UTF-8") from None
-
-
-def _check_link(base: str, path: str, links: bool, above: tuple[str, ...]) -> None:
-    if not links:
-        raise VerificationError(f"{path} is a symbolic link, and the signature allows none")
-    target = os.path.realpath(os.path.join(base, path))
-    if target != base and not target.startswith(base + os.sep):
-        raise VerificationError(f"{path} is a symbolic link that leads out of the model")
-    if target in above:
-        raise VerificationError(f"{path} is a symbolic link that leads in a circle")
-    if not os.path.exists(target):
-        raise VerificationError(f"{path} is a symbolic link that leads nowhere")

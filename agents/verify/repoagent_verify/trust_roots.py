@@ -12,9 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from repoagent.api import InvalidArgumentError
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.limited_json import read_json
+from repoagent.api import InvalidArgumentError, read_json_object
 
 __all__ = ["Trust", "key_fingerprint", "read_trust"]
 
@@ -77,9 +75,9 @@ def read_trust(files: Iterable[tuple[str, bytes]]) -> Trust:
 
 def _sigstore_root(name: str, data: bytes) -> bytes:
     try:
-        document = read_json(data, name)
-    except VerificationError as error:
-        raise InvalidArgumentError(str(error)) from None
+        document = read_json_object(data)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name} is not valid JSON: {error}") from None
     kind = document.get("mediaType")
     if not isinstance(kind, str) or not kind.startswith(_SIGSTORE_ROOT):
         raise InvalidArgumentError(f"{name} is JSON, but not a root of Sigstore (trusted_root.json)")

@@ -14,7 +14,7 @@ from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 from repoagent_verify.trust_roots import Trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 
 Document = dict[str, Any]
 BUNDLES: dict[str, tuple[Callable[[Document], Any], str]] = {

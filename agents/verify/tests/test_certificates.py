@@ -12,7 +12,7 @@ from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import read_identity, sign
 from repoagent_verify.trust_roots import Trust
-from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.verification import Coverage, Verified, verify
 
 from agents.verify.tests.issuing import NOW, Issued, issue
 

@@ -14,7 +14,7 @@ from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 from repoagent_verify.trust_roots import Trust, read_trust
-from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.verification import Coverage, Verified, verify
 
 from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore, new_key, text
 from repoagent.api import InvalidArgumentError

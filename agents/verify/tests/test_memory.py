@@ -15,7 +15,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from repoagent_verify.trust_roots import read_trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 root, signature, key = map(Path, sys.argv[1:])
 verify(root, signature.read_bytes(), read_trust([("key", key.read_bytes())]), Coverage(""))
 # Not ru_maxrss: a child begins with that of its parent.

@@ -12,7 +12,7 @@ from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.dsse import pre_authentication_encoding
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.trust_roots import Trust, key_fingerprint
-from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.verification import Coverage, Verified, verify
 
 SIZE = 256
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_verify.bundle import read_bundle
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.trust_roots import Trust, key_fingerprint
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 
 VECTORS = Path(__file__).parent / "vectors" / "go"
 

@@ -7,7 +7,7 @@ import pytest
 from repoagent_verify.bundle import read_bundle
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.trust_roots import Trust, read_trust
-from repoagent_verify.verifying import Coverage, verify
+from repoagent_verify.verification import Coverage, verify
 
 VECTORS = Path(__file__).parent / "vectors"
 SIGNATURES = sorted(VECTORS.glob("*.sig"))

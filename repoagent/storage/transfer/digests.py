@@ -1,13 +1,10 @@
 """Digests of a file, one of them the name under which it is kept."""
 
-import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.beneath.digests import Hasher, new_hasher
 from repoagent.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 __all__ = ["Digester", "WrongDigestError", "check_digest", "digest_of"]
 
@@ -25,11 +22,8 @@ class Digester:
         """Begin; ``size`` is that of the whole file, which git puts before it."""
         self._expected = expected
         algorithm = expected.partition(":")[0]
-        self._states: dict[str, _Hash] = {"sha256": hashlib.sha256()}
-        if algorithm == "sha512":
-            self._states[algorithm] = hashlib.sha512()
-        elif algorithm == "git-sha1":
-            self._states[algorithm] = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        names = {"sha256", algorithm} & _LENGTHS.keys()
+        self._states: dict[str, Hasher] = {name: new_hasher(name, size) for name in names}
 
     def update(self, content: memoryview) -> None:
         """The next bytes."""

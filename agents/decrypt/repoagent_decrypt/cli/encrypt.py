@@ -88,7 +88,7 @@ def _tink_key(keysets: tuple[str, ...], *, other: bool) -> StreamingKey:
 
 def _scan(model_dir: Path, files: tuple[str, ...], suffix: str) -> Tree:
     patterns = Patterns.of(files)
-    names = [name for name, mode in walk_beneath(model_dir) if not stat.S_ISDIR(mode)]
+    names = [name for name, mode, _ in walk_beneath(model_dir) if not stat.S_ISDIR(mode)]
     wanted = patterns.match if files else wants_encryption(names)
 
     def choose(name: str) -> bool:

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.api import read_json
+from repoagent.api import read_json_object
 from repoagent_decrypt.files.errors import DamagedError
 
 __all__ = ["LARGEST", "Envelope", "decode", "read_envelope"]
@@ -129,13 +129,11 @@ def _tail(fd: int, start: int) -> tuple[int, bytes]:
 
 def _header(protected: bytes) -> dict[str, Any]:
     try:
-        document = read_json(decode(protected, "the header"))
+        document = read_json_object(decode(protected, "the header"))
     except ValueError as error:
         if isinstance(error, DamagedError):
             raise
-        raise DamagedError("the header is not JSON") from None
-    if not isinstance(document, dict):
-        raise DamagedError("the header is not a JSON object")
+        raise DamagedError("the header is not a JSON object") from None
     for member in ("crit", "zip"):
         if member in document:
             raise DamagedError(f"the header has '{member}', which is not supported")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError, read_json
+from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError, read_json_object
 from repoagent_decrypt.providers.http import Answer, HttpRequest, check_base_url
 from repoagent_decrypt.providers.reference import (
     CIPHERTEXT_OPTIONS,
@@ -113,7 +113,6 @@ def _why(answer: Answer) -> str:
 
 def _json(answer: Answer) -> Mapping[str, Any]:
     try:
-        value = read_json(answer.body)
+        return read_json_object(answer.body)
     except ValueError:
         return {}
-    return value if isinstance(value, Mapping) else {}

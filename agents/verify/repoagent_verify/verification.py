@@ -6,11 +6,10 @@ from pathlib import Path
 
 from repoagent_verify.bundle import read_bundle
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.hashing import Progress, hash_resources
 from repoagent_verify.manifest import Manifest, Resource
 from repoagent_verify.signatures import Signer, verify_signature
 from repoagent_verify.statement import read_statement
-from repoagent_verify.tree import File, Ignored, list_files
+from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
 from repoagent_verify.trust_roots import Trust
 
 __all__ = ["Coverage", "Verified", "verify"]
@@ -73,9 +72,7 @@ def verify(
     how = manifest.serialization
     files = list_files(root, coverage.ignored(manifest), allow_symlinks=how.allow_symlinks)
     unsigned = _compare_names(files, manifest, coverage)
-    digests = hash_resources(
-        root, manifest.resources, how.hash_type, cancelled=cancelled, progress=progress, follow=how.allow_symlinks
-    )
+    digests = digests_of(root, manifest.resources, how, cancelled=cancelled, progress=progress)
     _compare_digests(manifest.resources, digests)
     signed = {resource.path for resource in manifest.resources}
     read = sum(file.size for file in files if file.path in signed)
