@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +17,17 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["ROADS", "Ground", "Road", "by_a_load_request", "digest_list", "reason_of", "refusal_of", "sha256"]
+__all__ = [
+    "COMMANDS",
+    "ROADS",
+    "Ground",
+    "Road",
+    "by_a_load_request",
+    "digest_list",
+    "reason_of",
+    "refusal_of",
+    "sha256",
+]
 
 Files = Mapping[str, bytes]
 
@@ -130,6 +142,29 @@ ROADS: Final[Mapping[str, Road]] = {
     "by contents sent along": by_contents_sent_along,
 }
 """Each is given a repository with the model ``m`` in it and a policy with a rule for ``m``."""
+
+
+def _by_command(*words: str) -> Road:
+    """Another server is to have the model; the rule that allows a backend names the command, too."""
+
+    def road(ground: Ground, policy: str) -> str:
+        ground.policy.write_text(policy.replace('["onnxruntime"]', '["onnxruntime"]\ncommands = ["prepare", "true"]'))
+        command, *others = [word.format(model=ground.repository / "m", out=ground.path / "out") for word in words]
+        flags = [f"--agent-policy={ground.policy}", f"--workspace-directory={ground.path / 'workspace'}"]
+        program = [sys.executable, "-m", "repoagent", command, *flags, "--allow-swap", *others]
+        result = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert result.returncode in (0, 1), result.stderr
+        assert result.returncode == 0 or command == "run" or not any((ground.path / "out").iterdir())
+        return result.stderr.splitlines()[-1] if result.returncode else ""
+
+    return road
+
+
+COMMANDS: Final[Mapping[str, Road]] = {
+    "by prepare": _by_command("prepare", "--allow-disk", "{model}", "{out}"),
+    "by run": _by_command("run", "{model}", "--", "true"),
+}
+"""As ``ROADS``, to another server."""
 
 
 def _ensemble() -> str:

@@ -14,7 +14,7 @@ from repoagent_verify.signing import Identity, sign
 
 from agents.verify.tests.issuing import public_pem
 from repoagent.cli.policy import policy as command
-from tests.hostile.policy.ground import Ground, Road, by_a_load_request, digest_list, sha256
+from tests.hostile.policy.ground import COMMANDS, ROADS, Ground, Road, by_a_load_request, digest_list, sha256
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "policy.md"
 CONFIG = b'backend: "onnxruntime" max_batch_size: 8\n'
@@ -28,6 +28,18 @@ def example(heading: str) -> str:
     found = re.search(r"```toml\n(.*?)```", section, re.DOTALL)
     assert found is not None
     return found[1].replace('"fraud-eu"]', '"m"]')
+
+
+@pytest.fixture(params=[*ROADS, *COMMANDS], ids=lambda name: name.replace(" ", "-"))
+def road(request: pytest.FixtureRequest) -> Road:
+    """The ways to load a model here, and those to give it to another server."""
+    return {**ROADS, **COMMANDS}[request.param]
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=[name.replace(" ", "-") for name in COMMANDS])
+def test_another_server_gets_the_honest_model(ground: Ground, honest: dict[str, bytes], command: Road) -> None:
+    policy = re.sub(r"[0-9a-f]{64}", sha256(digest_list(honest)), example("Pin the weights"))
+    assert command(ground, policy) == ""
 
 
 @pytest.fixture
