@@ -129,6 +129,7 @@ def _be_a_fork(channels: tuple[Channel, ...], handler: logging.Handler) -> None:
     """Of a model's own making (``multiprocessing``): its messages would be taken for those of the model's process."""
     for channel in channels:
         channel.forked = True
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ``Pool.terminate`` would wait for it without end.
     logging.getLogger().removeHandler(handler)  # Its lines go to standard error, and so into the server's log, too.
 
 

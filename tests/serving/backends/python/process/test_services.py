@@ -2,6 +2,7 @@
 
 import logging
 import resource
+import signal
 import threading
 from typing import Any
 
@@ -355,3 +356,26 @@ class TritonPythonModel:
         assert (said.pop("own"), said.pop("log")) == ("True", "None")
         refused = "a process that the model has forked cannot call the server: call it in the model's own process"
         assert said == dict.fromkeys(("exec", "load", "ready", "metric"), refused)
+
+
+def test_a_process_that_the_model_forks_can_be_terminated(run_in_process_of_its_own: Any) -> None:
+    model = run_in_process_of_its_own(
+        """
+import multiprocessing
+class TritonPythonModel:
+    def execute(self, requests):
+        fork = multiprocessing.get_context("fork")
+        ready, release = fork.Event(), fork.Event()
+        worker = fork.Process(target=lambda: (ready.set(), release.wait()), daemon=True)
+        worker.start()
+        ready.wait()
+        worker.terminate()
+        worker.join(10)
+        ended = str(worker.exitcode)
+        worker.kill()
+        return [pb_utils.InferenceResponse([], parameters={"ended": ended})]
+"""
+    )
+    (answers,) = model.ask([1.0])
+    assert answers.responses[0].error is None, answers.responses[0].error
+    assert answers.responses[0].parameters == {"ended": str(-signal.SIGTERM)}
