@@ -10,8 +10,9 @@ from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import FullBatchSource, Refusal, Step
+from repoagent.serving.scheduling.steps import Refusal, Step
 
 __all__ = ["Assistant"]
 
@@ -38,7 +39,7 @@ class Assistant:
         name: str,
         instance: Instance,
         workers: int,
-        source: FullBatchSource,
+        source: BatchQueue,
         lock: threading.Lock,
         clock: Clock,
         refuse: Callable[[Refusal], None],

@@ -1,22 +1,59 @@
-"""When the requests that wait become a batch: the rules of Triton's dynamic batcher, without threads or a clock."""
+"""Requests that wait until they become a batch: Triton's priorities, queue policies and preferred sizes.
 
+Without threads and without a clock.
+"""
+
+import bisect
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_rule import BatchRule
-from repoagent.serving.scheduling.priority_queue import PriorityQueue
-from repoagent.serving.scheduling.settings import BatchSettings
+from repoagent.serving.scheduling.clock import TOLERATED, Deadlines
+from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
 
 __all__ = ["BatchQueue"]
 
+_WAITING: Final = EntryState.WAITING
+_DELAYED: Final = EntryState.DELAYED
 _GONE: Final = EntryState.GONE
 
 
-class BatchQueue:
-    """Requests that wait for each other. Not thread-safe; a :class:`~.steps.FullBatchSource`.
+class _Level:
+    """One priority level. Its queues may hold entries that have left them; those are skipped."""
 
-    The next requests in order, as many as fit together, are the *pending* ones. Of these go at once:
+    __slots__ = ("count", "delayed", "policy", "waiting")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.waiting: deque[Entry] = deque()
+        self.delayed: deque[Entry] = deque()
+        self.count = 0
+
+    @property
+    def queues(self) -> tuple[tuple[deque[Entry], EntryState], ...]:
+        """In the order in which they are served, each with the state of what is in it."""
+        return ((self.waiting, _WAITING), (self.delayed, _DELAYED))
+
+    def trim(self) -> None:
+        """Forget what has left from the front."""
+        for queue, state in self.queues:
+            while queue and queue[0].state is not state:
+                queue.popleft()
+
+    def tidy(self) -> None:
+        """Forget what has left, wherever it stands."""
+        self.waiting = deque(entry for entry in self.waiting if entry.state is _WAITING)
+        self.delayed = deque(entry for entry in self.delayed if entry.state is _DELAYED)
+
+
+class BatchQueue:
+    """Requests that wait for each other. Not thread-safe; a :class:`~.steps.BatchSource`.
+
+    They are in order: the most urgent level first, and first come, first served within a level. The next ones, as many
+    as fit together, are the *pending* ones. Of these go at once:
 
     * as many as make the largest preferred size, or as can be without exceeding the largest of all preferred sizes,
       unless one has already waited for the whole delay;
@@ -26,15 +63,19 @@ class BatchQueue:
     def __init__(self, settings: BatchSettings, rule: BatchRule) -> None:
         self._settings = settings
         self._rule = rule
-        self._queue = PriorityQueue(settings)
         self._largest_preferred = max(settings.preferred)
         self._first_come = settings.first_come
+        self._levels: dict[int, _Level] = {}
+        self._order: list[int] = []
+        self._deadlines: Deadlines[Entry] = Deadlines(lambda entry: entry.state is _WAITING)
+        self._count = 0
         self._size = 0
+        """How many inferences the requests ask for together."""
         self._ripe_at = 0
         self._key: object = None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._count
 
     @property
     def ripe(self) -> bool:
@@ -42,33 +83,81 @@ class BatchQueue:
 
     @property
     def full(self) -> bool:
-        return self._size >= self._largest_preferred and self._first_come and self._queue.deadline_ns is None
+        """As many requests wait as fit into a batch, and nothing can happen to them but that they are executed in the
+        order in which they came, or cancelled: waiting longer would not make the next batch any better."""
+        return self._size >= self._largest_preferred and self._first_come and self.deadline_ns is None
 
     @property
     def deadline_ns(self) -> int | None:
         """When the next request has waited too long."""
-        return self._queue.deadline_ns
+        return self._deadlines.next_ns if self._deadlines else None
 
     def put(self, request: InferRequest, now_ns: int) -> bool:
-        """Add ``request``; False if there is no room for it."""
+        """Add ``request``; False if its level is full."""
         rule, settings = self._rule, self._settings
-        level = settings.level_of(request.asked.priority) if settings.levels else 0
-        key = None if rule.trivial else rule.key(request)
-        entry = Entry(request, rule.size(request), now_ns, key, level)
-        if not self._queue.put(entry):
+        number = settings.level_of(request.asked.priority) if settings.levels else 0
+        level = self._levels.get(number) or self._new_level(number)
+        policy = level.policy
+        if policy.max_size and level.count >= policy.max_size:
             return False
+        key = None if rule.trivial else rule.key(request)
+        entry = Entry(request, rule.size(request), now_ns, key, number)
+        if policy.timeout_ns or request.asked.timeout_us:
+            self._set_deadline(entry, policy)
+        if self._deadlines and len(level.waiting) > 2 * level.count + TOLERATED:  # Nothing else leaves out of turn.
+            level.tidy()
+        level.waiting.append(entry)
+        level.count += 1
+        self._count += 1
         self._size += entry.size
-        if entry.key != self._key:
+        if key != self._key:
             self._ripe_at = 0  # It may be what the pending requests must not wait for.
         return True
 
+    def _set_deadline(self, entry: Entry, policy: QueuePolicy) -> None:
+        time_ns = policy.time_for(entry.request.asked.timeout_us)
+        if time_ns:
+            self._deadlines.add(entry.enqueued_ns + time_ns, entry, self._count)
+
+    def _new_level(self, number: int) -> _Level:
+        # Clients choose the levels, of which there may be billions.
+        if len(self._order) >= TOLERATED + self._count:
+            self._levels = {known: level for known, level in self._levels.items() if level.count}
+            self._order = sorted(self._levels)
+        level = self._levels[number] = _Level(self._settings.policy_of(number))
+        bisect.insort(self._order, number)
+        return level
+
+    def _in_order(self) -> Iterator[Entry]:
+        """What waits. An entry may leave while this goes on."""
+        for number in self._order:
+            level = self._levels[number]
+            for queue, state in level.queues if level.count else ():
+                for entry in queue:
+                    if entry.state is state:
+                        yield entry
+
+    def _remove(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._leave(entry)
+        for number in {entry.level for entry in entries}:
+            self._levels[number].trim()
+
+    def _leave(self, entry: Entry) -> None:
+        entry.state = _GONE
+        self._levels[entry.level].count -= 1
+        self._count -= 1
+        self._size -= entry.size
+
     def next(self, now_ns: int) -> Step:
-        refusals = self.expire(now_ns)
-        pending, complete, best = self._collect(refusals)
+        refusals = self.expire(now_ns) if self._deadlines else []
+        pending, complete, best = self._pending(refusals)
         count = self._ready(pending, complete, best, now_ns)
-        self._queue.put_back(pending[count:])
         if count:
-            return Step(self._take(pending[:count]), refusals)
+            taken = pending[:count]
+            self._remove(taken)
+            self._ripe_at = 0
+            return Step([entry.request for entry in taken], refusals)
         if not pending:
             self._ripe_at = 0
             return Step((), refusals)
@@ -77,26 +166,29 @@ class BatchQueue:
         self._key = pending[0].key
         return Step((), refusals, min(entry.enqueued_ns for entry in pending) + self._settings.delay_ns)
 
-    def _collect(self, refusals: list[Refusal]) -> tuple[list[Entry], bool, int]:
+    def _pending(self, refusals: list[Refusal]) -> tuple[list[Entry], bool, int]:
         """The pending entries, whether no more can join them, and how many of them make the best preferred size."""
-        most, preferred = self._settings.max_batch_size, self._settings.preferred
+        most, preferred, largest = self._settings.max_batch_size, self._settings.preferred, self._largest_preferred
         pending: list[Entry] = []
         size = best = 0
-        while size < most and (entry := self._queue.pop()) is not None:
+        for entry in self._in_order():
             if entry.request.cancelled:
-                refusals.append(self._cancel(entry))
+                self._leave(entry)
+                refusals.append(Refusal.cancelled(entry.request))
                 continue
             if pending:
-                if size + entry.size > self._largest_preferred and not best:
+                together = size + entry.size
+                if together > largest and not best:
                     best = len(pending)
-                if size + entry.size > most or entry.key != pending[0].key:
-                    self._queue.put_back((entry,))
+                if together > most or entry.key != pending[0].key:
                     return pending, True, best
             pending.append(entry)
             size += entry.size
             if size in preferred:
                 best = len(pending)
-        return pending, size >= self._largest_preferred, best
+            if size >= most:
+                break
+        return pending, size >= largest, best
 
     def _ready(self, pending: list[Entry], complete: bool, best: int, now_ns: int) -> int:
         """How many of ``pending`` go now."""
@@ -108,35 +200,30 @@ class BatchQueue:
             return best
         return len(pending) if complete or overdue or not delay else 0
 
-    def _take(self, entries: list[Entry]) -> list[InferRequest]:
-        for entry in entries:
-            entry.state = _GONE
-            self._size -= entry.size
-        self._ripe_at = 0
-        return [entry.request for entry in entries]
-
-    def _cancel(self, entry: Entry) -> Refusal:
-        entry.state = _GONE
-        self._size -= entry.size
-        return Refusal.cancelled(entry.request)
-
     def expire(self, now_ns: int) -> list[Refusal]:
-        """Take out the requests that have waited too long."""
-        expired = self._queue.expire(now_ns)
-        for entry in expired:
-            self._size -= entry.size
-        return [Refusal.expired(entry.request) for entry in expired]
+        """Take out the requests that have waited too long and that their level's policy refuses; delay the others."""
+        refused = []
+        for entry in self._deadlines.over(now_ns):
+            level = self._levels[entry.level]
+            if level.policy.delays:
+                entry.state = _DELAYED
+                level.delayed.append(entry)
+            else:
+                refused.append(entry)
+        self._remove(refused)
+        return [Refusal.expired(entry.request) for entry in refused]
 
     def sweep(self) -> list[Refusal]:
         """Take out the requests that were cancelled."""
-        cancelled = self._queue.sweep()
-        self._size -= sum(entry.size for entry in cancelled)
+        cancelled = [entry for entry in self._in_order() if entry.request.cancelled]
+        self._remove(cancelled)
+        for level in self._levels.values():
+            level.tidy()
         return [Refusal.cancelled(entry.request) for entry in cancelled]
 
     def drain(self) -> list[InferRequest]:
-        requests = []
-        while (entry := self._queue.pop()) is not None:
-            entry.state = _GONE
-            requests.append(entry.request)
-        self._size = 0
-        return requests
+        entries = list(self._in_order())
+        self._remove(entries)
+        for level in self._levels.values():
+            level.tidy()
+        return [entry.request for entry in entries]

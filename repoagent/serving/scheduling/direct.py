@@ -14,8 +14,7 @@ from repoagent.serving.instances.closing import close_all, join_all
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
-from repoagent.serving.scheduling.clock import Clock, MonotonicClock
-from repoagent.serving.scheduling.deadlines import Deadlines
+from repoagent.serving.scheduling.clock import Clock, Deadlines
 from repoagent.serving.scheduling.request_queue import RequestQueue
 from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.steps import Entry, Refusal
@@ -41,7 +40,7 @@ class DirectScheduler(PooledScheduler):
         statistics: ModelStatistics,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(model_name, instances, statistics, clock or MonotonicClock())
+        super().__init__(model_name, instances, statistics, clock or Clock())
         can = reduce(or_, (instance.capabilities for instance in instances), Capability.NONE)
         self._returns_answers = not can & (Capability.USES_SENDERS | Capability.RATE_LIMITED)
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)

@@ -8,7 +8,7 @@ from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.caching_scheduler import CachingScheduler
-from repoagent.serving.scheduling.clock import Clock, MonotonicClock
+from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
 from repoagent.serving.scheduling.iterative import IterativeScheduler
@@ -35,7 +35,7 @@ def new_scheduler(
     ``cache`` is the server's; it is used if the version's configuration enables it. ``states`` are those of the model's
     sequences.
     """
-    clock = clock or MonotonicClock()
+    clock = clock or Clock()
     scheduler = _with_cache(_executing(version, instances, clock, states), version, cache)
     return OrderedScheduler(version.name, scheduler) if version.config.dynamic_batching.preserve_ordering else scheduler
 
@@ -58,4 +58,4 @@ def _with_cache(scheduler: Scheduler, version: VersionContext, cache: ResponseCa
     """``scheduler`` behind ``cache``, if both the server and the model want that."""
     if cache is None or not version.config.response_cache.enable:
         return scheduler
-    return CachingScheduler(version, scheduler, cache, MonotonicClock())
+    return CachingScheduler(version, scheduler, cache, Clock())

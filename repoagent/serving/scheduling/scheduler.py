@@ -16,8 +16,7 @@ from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.requests.tensor import input_bytes
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.limited_instances import new_pool
-from repoagent.serving.scheduling.refuser import Refuser
-from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.steps import Refusal, Refuser
 
 __all__ = ["PooledScheduler", "Scheduler"]
 

@@ -18,13 +18,12 @@ from repoagent.serving.scheduling.direct_slots import DirectSettings, DirectSlot
 from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
 from repoagent.serving.scheduling.ordering import OrderKeeper
-from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.settings import BatchSettings
-from repoagent.serving.scheduling.steps import Entry, Refusal
+from repoagent.serving.scheduling.steps import Entry, Refusal, Refuser
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
 

@@ -7,10 +7,12 @@ from typing import Protocol
 
 from repoagent.errors import CancelledError, OverloadedError, RepoAgentError, UnavailableError
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.measuring.statistics import FailureReason
+from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.scheduling.clock import Clock
 
-__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "FullBatchSource", "Refusal", "Step"]
+__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "Refusal", "Refuser", "Step"]
 
 
 class EntryState(enum.Enum):
@@ -34,8 +36,6 @@ class Entry:
     key: Hashable = None
     """Requests with different keys must not share a batch."""
     level: int = 0
-    deadline_ns: int = 0
-    """When its time in the queue is over; 0 for never."""
     state: EntryState = EntryState.WAITING
     reader: LoopReader | None = None
     """The event loop that it came on, if that takes answers of processes itself."""
@@ -71,6 +71,23 @@ class Refusal:
         return cls(request, UnavailableError(f"model '{model_name}' is unloaded"), FailureReason.OTHER)
 
 
+class Refuser:
+    """The one place where a scheduler turns requests away."""
+
+    def __init__(self, statistics: ModelStatistics, clock: Clock) -> None:
+        self._statistics = statistics
+        self._clock = clock
+
+    def count(self, refusal: Refusal) -> RepoAgentError:
+        """Count ``refusal`` and return its error for a caller that waits."""
+        self._statistics.record_failure(refusal.request.arrival_ns, self._clock.now_ns(), refusal.reason)
+        return refusal.error
+
+    def answer(self, refusal: Refusal) -> None:
+        """Count ``refusal`` and answer the request with it."""
+        answer_error(refusal.request, self.count(refusal))
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What to do now. With nothing to do, ``wake_ns`` says when to look again if nothing happens before."""
@@ -98,12 +115,3 @@ class BatchSource(Protocol):
 
     def drain(self) -> list[InferRequest]:
         """Take everything out."""
-
-
-class FullBatchSource(BatchSource, Protocol):
-    """One that knows when waiting longer would not make its next batch any better."""
-
-    @property
-    def full(self) -> bool:
-        """As many requests wait as fit into a batch, and nothing can happen to them but that they are executed in the
-        order in which they came, or cancelled."""

@@ -31,7 +31,7 @@ TENSORS = """
 """
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time that only a test moves. ``events`` gets ``("sleep", until)`` whenever a thread waits for a time."""
 
     def __init__(self, events: "queue.SimpleQueue[tuple[str, Any]] | None" = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.scheduling.clock import MonotonicClock
+from repoagent.serving.scheduling.clock import Clock
 
 PATIENCE = 120.0
 PAIRS = "max_batch_size: 2 dynamic_batching { }"
@@ -307,7 +307,7 @@ def test_a_batch_is_not_kept_for_a_busy_instance_while_a_worker_has_an_idle_one(
 
 
 def test_the_parts_of_a_requests_time_add_up(bench: Any) -> None:
-    subject = bench(PAIRS, clock=MonotonicClock())
+    subject = bench(PAIRS, clock=Clock())
     before = time.monotonic_ns()
     subject.plug()
     requests = [subject.request(value) for value in (1, 2)]

@@ -190,7 +190,7 @@ def test_a_billion_levels_take_no_more_memory_than_requests_that_wait(queue_of: 
     for level in range(1, 2000):
         queue.put(request(priority=level * 1000), 0)
         queue.next(0)
-    assert len(queue._queue._levels) <= 65
+    assert len(queue._levels) <= 65
 
 
 def test_a_full_level_takes_no_more(queue_of: QueueMaker) -> None:
@@ -205,7 +205,35 @@ def test_requests_refused_behind_a_busy_model_do_not_pile_up_in_memory(queue_of:
     for number in range(1000):
         queue.put(request(), number * 10 * US)
         queue.expire((number + 1) * 10 * US)
-    assert len(queue._queue._levels[0].waiting) < 100
+    assert len(queue._levels[0].waiting) < 100
+
+
+def test_what_waits_for_others_stays_in_its_order(queue_of: QueueMaker) -> None:
+    queue = queue_of("priority_levels: 2 default_priority_level: 1 max_queue_delay_microseconds: 100")
+    for name, priority in [("c", 2), ("a", 1), ("b", 1)]:
+        queue.put(request(name, priority=priority), 0)
+    for _ in range(2):
+        assert queue.next(0) == Step((), [], 100 * US)
+        assert len(queue) == 3
+    assert ids(queue.next(100 * US)) == "abc"
+
+
+def test_a_delayed_request_stays_behind_those_that_come_later(queue_of: QueueMaker) -> None:
+    policy = "default_queue_policy { default_timeout_microseconds: 10 timeout_action: DELAY }"
+    queue = queue_of(f"max_queue_delay_microseconds: 1000 {policy}")
+    for name, now in [("b", 0), ("c", 11 * US), ("a", 999 * US)]:
+        queue.put(request(name), now)
+        assert queue.next(now).wake_ns == 1000 * US
+    assert ids(queue.next(1000 * US)) == "abc"
+
+
+def test_deadlines_of_requests_that_left_are_forgotten(queue_of: QueueMaker) -> None:
+    queue = queue_of("default_queue_policy { default_timeout_microseconds: 1000 }")
+    for number in range(1000):
+        queue.put(request(), number)
+        assert queue.next(number).batch
+    assert len(queue._deadlines) < 100
+    assert queue.deadline_ns is None
 
 
 def test_draining_takes_everything_out(queue_of: QueueMaker) -> None:

@@ -10,7 +10,7 @@ import pytest
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.scheduling.clock import MonotonicClock
+from repoagent.serving.scheduling.clock import Clock
 
 THREADS = 6
 REQUESTS = 60
@@ -70,7 +70,7 @@ def test_every_request_is_answered_exactly_once_with_its_own_numbers(
     bench: Callable[..., Any], text: str, instances: int, slow: bool
 ) -> None:
     run_time = SlowPace() if slow else None
-    subject = bench(text, instances=instances, dims="-1", clock=MonotonicClock(), run_time=run_time)
+    subject = bench(text, instances=instances, dims="-1", clock=Clock(), run_time=run_time)
     subject.timeouts_us = [0] if slow else [0, 0, 1, 1000]
     asked: list[tuple[InferRequest, float, Any]] = []
     failed: list[Exception] = []
@@ -96,7 +96,7 @@ def test_every_request_is_answered_exactly_once_with_its_own_numbers(
 
 @pytest.mark.parametrize("run_time", [None, SlowPace()])
 def test_answers_keep_the_order_under_load(bench: Callable[..., Any], run_time: RunTime | None) -> None:
-    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=MonotonicClock(), run_time=run_time)
+    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=Clock(), run_time=run_time)
     choice = random.Random(0)
     for number in range(300):
         subject.submit(float(number), rows=choice.randint(1, 4), width=choice.randint(1, 2))

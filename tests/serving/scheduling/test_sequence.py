@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.requests.request import DISCARD, InferRequest
-from repoagent.serving.scheduling.clock import MonotonicClock
+from repoagent.serving.scheduling.clock import Clock
 
 DIRECT = "max_batch_size: 4 sequence_batching { direct { } }"
 OLDEST = "max_batch_size: 4 sequence_batching { oldest { max_candidate_sequences: 4 } }"
@@ -313,7 +313,7 @@ def test_closing_answers_what_waits_everywhere(bench: Any, strategy: str) -> Non
 @BOTH
 def test_random_sequences_keep_their_order_and_their_numbers(bench: Callable[..., Any], text: str) -> None:
     """Every sequence is a client that sends a few requests ahead."""
-    subject = bench(text.replace("size: 4", "size: 3"), instances=2, clock=MonotonicClock())
+    subject = bench(text.replace("size: 4", "size: 3"), instances=2, clock=Clock())
     executed: dict[float, list[float]] = {}
     lock = threading.Lock()
     for runner in subject.runners:
