@@ -25,7 +25,7 @@ from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOp
 from repoagent_llm.builder import Precision, build
 from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
-from repoagent.serving.lifecycle.freed_memory import give_back_soon
+from repoagent.serving.lifecycle.unloader import give_back_soon
 
 MEMORY = "/dev/shm"
 MIB = 1 << 20

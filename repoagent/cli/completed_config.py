@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.config import ModelConfig, redact, write_json
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.versions.model_builder import ModelBuilder
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from repoagent.server.enums import (
 )
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
 from repoagent.server.option_checks import check_ranges, check_types
-from repoagent.serving.options import ControlMode, CoreOptions
-from repoagent.serving.options import RateLimitMode as CoreRateLimitMode
+from repoagent.serving.core_options import ControlMode, CoreOptions
+from repoagent.serving.core_options import RateLimitMode as CoreRateLimitMode
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
 
 __all__ = [

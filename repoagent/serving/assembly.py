@@ -1,32 +1,31 @@
 """Putting the parts of a serving core together from its options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.loader.assembly import open_loader
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.core_options import ControlMode, CoreOptions, RateLimitMode
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
-from repoagent.serving.lifecycle.freed_memory import give_back_soon
 from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.named_loads import NamedLoads
 from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.lifecycle.repository_follower import Follower
-from repoagent.serving.lifecycle.retry_pauses import RetryPauses
+from repoagent.serving.lifecycle.repository_follower import Follower, RetryPauses
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
 from repoagent.serving.lifecycle.slot_context import SlotContext
-from repoagent.serving.lifecycle.unloader import Unloader
-from repoagent.serving.options import CoreOptions, RateLimitMode
+from repoagent.serving.lifecycle.unloader import Unloader, give_back_soon
 from repoagent.serving.queries import CoreQueries
 from repoagent.serving.reception import Reception
+from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.routing import Router
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
@@ -37,7 +36,50 @@ from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import Repository
 
-__all__ = ["CoreParts", "assemble"]
+__all__ = ["AGAIN_SECONDS", "CoreParts", "assemble", "pollers", "startup_failure", "startup_names"]
+
+
+AGAIN_SECONDS: Final = 2.0
+"""Seconds between two tries to start, while a repository cannot be listed."""
+_QUICKEST_LOOK: Final = 0.05
+_SLOWEST_LOOK: Final = 30.0
+"""Seconds between two looks for idle models."""
+_REASONS: Final = 3
+"""How many models' reasons the error of a start has."""
+
+
+def startup_names(options: CoreOptions, repositories: RepositorySet, loads: NamedLoads) -> Sequence[str]:
+    """The models to load at the start.
+
+    Raises:
+        RepoAgentError: a repository cannot be listed.
+    """
+    everything = repositories.names()  # Asked for in any case: a wrong path should show now.
+    if options.control_mode is not ControlMode.EXPLICIT or "*" in options.startup_models:
+        return everything
+    named = [model for name in options.startup_models for model in loads.ids(name)]
+    return list(dict.fromkeys(named))
+
+
+def startup_failure(failed: Mapping[str, str]) -> InternalError:
+    """The error of a start that ``failed`` models end, with the first reasons: an embedded server may have no log."""
+    reasons = [text.replace("failed to load ", "", 1) for text in failed.values()][:_REASONS]
+    if len(failed) > _REASONS:
+        reasons.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")
+    return InternalError(f"failed to load all models: {'; '.join(reasons)}")
+
+
+def pollers(options: CoreOptions, poll: Callable[[], None], demand: OnDemand) -> list[Poller]:
+    """What the server does again and again while it is ready."""
+    found = []
+    if options.control_mode is ControlMode.POLL:
+        found.append(Poller(poll, options.poll_seconds))
+    idle = options.unload_idle_seconds
+    if idle is not None:
+        every = min(max(idle / 4, _QUICKEST_LOOK), _SLOWEST_LOOK)
+        found.append(Poller(lambda: demand.unload_idle(idle), every, "unloading idle models"))
+    return found
+
 
 _UNLOAD_THREADS: Final = 16
 """How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from repoagent.audit import Actor, acting_as
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.loader import Loader
-from repoagent.serving.assembly import assemble
+from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup_failure, startup_names
 from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.lifecycle.named_loads import load_order
-from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.queries import ModelMetrics
 from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
-from repoagent.serving.startup import AGAIN_SECONDS, pollers, startup_failure, startup_names
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 

@@ -34,7 +34,7 @@ from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 Outputs = dict[str, Tensor]

@@ -15,7 +15,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 
 _EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples" / "backends" / "repository"
 _IDENTITY: Final = """

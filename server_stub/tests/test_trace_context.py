@@ -13,7 +13,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.inference import trace_context
 from repoagent_server.shared.grpc_options import GrpcOptions
 
-from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
+from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 _HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=1"}

@@ -13,7 +13,7 @@ from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
-from repoagent.serving.options import ControlMode, CoreOptions
+from repoagent.serving.core_options import ControlMode, CoreOptions
 from tests.engines.models import add_sub, make, matmul
 from tests.engines.standin import StandInEngine, StandInPlatform
 from tests.serving.backends.tensorrt.kit import GPU, files_of, load, plan, rows

@@ -16,8 +16,8 @@ from repoagent.config import ModelConfig, copy, read_text
 from repoagent.errors import AgentRefusedError, CancelledError, InternalError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
+from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
-from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import DirectoryFiles, MemoryFiles, MemorySource, ModelFiles, ModelSource

@@ -8,7 +8,7 @@ import pytest
 from repoagent.errors import (
     UnavailableError,
 )
-from repoagent.serving.options import ControlMode
+from repoagent.serving.core_options import ControlMode
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first
 
 

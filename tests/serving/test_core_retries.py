@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.lifecycle import retry_pauses
-from repoagent.serving.lifecycle.retry_pauses import RetryPauses
-from repoagent.serving.options import ControlMode
+from repoagent.serving.core_options import ControlMode
+from repoagent.serving.lifecycle import repository_follower
+from repoagent.serving.lifecycle.repository_follower import RetryPauses
 from tests.serving.core_kit import CoreMaker, ModelWriter
 
 
@@ -22,7 +22,7 @@ def _attempts(loader: Any) -> int:
 def test_polling_tries_a_refused_model_again_with_pauses_that_grow(
     new_core: CoreMaker, write_model: ModelWriter, loader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_pauses, "_LONGEST_SECONDS", 3600.0 * 100)  # in an hour, no poll but these
+    monkeypatch.setattr(repository_follower, "_LONGEST_SECONDS", 3600.0 * 100)  # in an hour, no poll but these
     write_model("m", {1: "1"})
     loader.refusal = "the key server is down"
     core = new_core(control_mode=ControlMode.POLL, poll_seconds=3600, exit_on_error=False)

@@ -1,7 +1,7 @@
 """Versions of a model ``m`` for tests of what executes its requests."""
 
 from repoagent.config import ModelConfig
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 

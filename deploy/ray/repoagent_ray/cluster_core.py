@@ -9,7 +9,7 @@ from repoagent.audit import NO_AUDIT, Audit, current_actor
 from repoagent.errors import RepoAgentError, UnsupportedError
 from repoagent.serving.queries import EXTENSIONS
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent_ray.merging import merged_index, merged_metrics, merged_statistics
 from repoagent_ray.replicas import Replicas

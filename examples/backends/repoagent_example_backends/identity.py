@@ -7,7 +7,7 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
-from repoagent.serving.instances.base import batch_size
+from repoagent.serving.instances.instance import batch_size
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent.storage.files.files import ModelFiles

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent_llm import Executor, IterationStats, Response
 from repoagent_llm.backend.generation import Generation

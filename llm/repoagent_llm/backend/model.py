@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import BackendInstance, BackendModel, Capability, InstanceSpec
-from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 from repoagent_llm import Executor, ModelType, Request

@@ -19,9 +19,7 @@ from repoagent.errors import (
     error_of,
 )
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
-from repoagent.serving.ensembles.sequence_marks import SequenceMarks
-from repoagent.serving.ensembles.step_limiter import StepLimiter
-from repoagent.serving.ensembles.step_request import Durations, StepRequest
+from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, StepLimiter, StepRequest
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 

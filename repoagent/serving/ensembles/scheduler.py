@@ -6,9 +6,8 @@ from collections.abc import Callable
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.ensembles.plan import EnsemblePlan
 from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome
-from repoagent.serving.ensembles.step_limiter import StepLimiter
-from repoagent.serving.ensembles.step_request import StepRequest
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.ensembles.step_request import StepLimiter, StepRequest
+from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.statistics import FailureReason
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error

@@ -1,15 +1,65 @@
 """What a run of an ensemble asks of a member."""
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from repoagent.errors import CancelledError, InvalidArgumentError
 from repoagent.serving.ensembles.plan import Step
-from repoagent.serving.ensembles.sequence_marks import SequenceMarks
-from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
+from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
+from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["Durations", "StepRequest"]
+__all__ = ["Durations", "SequenceMarks", "StepLimiter", "StepRequest"]
+
+
+_SIGN_BIT = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMarks:
+    """A request's place in its sequence. A step has that of the request, or what an earlier step's answer names."""
+
+    correlation_id: int | str = 0
+    start: bool = False
+    end: bool = False
+
+    @classmethod
+    def of(cls, request: InferRequest) -> "SequenceMarks":
+        """Those of ``request``."""
+        return cls(request.asked.correlation_id, request.asked.sequence_start, request.asked.sequence_end)
+
+    def after(self, parameters: Mapping[str, ParameterValue]) -> "SequenceMarks":
+        """These, or those in the parameters of a response: what it leaves out of the flags is then not set.
+
+        Raises:
+            InvalidArgumentError: one of them has a type that means nothing; the texts are Triton's.
+        """
+        if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
+            return self
+        number = parameters.get("sequence_id", self.correlation_id)
+        if isinstance(number, bool | float):
+            raise InvalidArgumentError(
+                "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+            )
+        return SequenceMarks(number, _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end"))
+
+    def parameters(self) -> dict[str, ParameterValue]:
+        """What an ensemble's answer says of them."""
+        number = self.correlation_id
+        if isinstance(number, int):
+            number = (number + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT  # Parameters are signed, IDs are not.
+        return {"sequence_id": number, "sequence_start": self.start, "sequence_end": self.end}
+
+
+def _flag(parameters: Mapping[str, ParameterValue], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+    return value
 
 
 class Run(Protocol):
@@ -107,3 +157,66 @@ def _time_left_us(request: InferRequest) -> int:
         return 0
     passed_us = (time.monotonic_ns() - request.arrival_ns) // 1000
     return max(1, timeout_us - passed_us)
+
+
+class StepLimiter:
+    """Lets requests through to ``submit``, ``limit`` at a time; others stand in line. No thread waits here.
+
+    One object per step, for all requests to the ensemble.
+    """
+
+    def __init__(self, limit: int, submit: Callable[[StepRequest], None]) -> None:
+        self._limit = limit
+        self._submit = submit
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._line: dict[StepRequest, Callable[[], None]] = {}
+        self._due: deque[tuple[StepRequest, Callable[[], None]]] = deque()
+        self._submitting = False
+
+    def enter(self, request: StepRequest, left_line: Callable[[], None]) -> bool:
+        """Submit ``request``, now or later; False if it has to stand in line.
+
+        ``left_line`` is called once, when it does so no more: before it is submitted, or because it was cancelled.
+        """
+        request.on_cancel = lambda: self._withdraw(request)
+        with self._lock:
+            if self._inside >= self._limit:
+                self._line[request] = left_line
+            else:
+                self._inside += 1
+                request.inside = True
+        if request.inside:
+            self._submit(request)
+        elif request.cancelled:
+            self._withdraw(request)
+        return request.inside
+
+    def leave(self) -> None:
+        """One that was submitted has ended: the next in line takes its place."""
+        with self._lock:
+            if not self._line:
+                self._inside -= 1
+                return
+            request = next(iter(self._line))
+            request.inside = True
+            self._due.append((request, self._line.pop(request)))
+            if self._submitting:
+                return  # A member that answers at once is in the loop below: do not nest.
+            self._submitting = True
+        while True:
+            with self._lock:
+                if not self._due:
+                    self._submitting = False
+                    return
+                request, left_line = self._due.popleft()
+            left_line()
+            self._submit(request)
+
+    def _withdraw(self, request: StepRequest) -> None:
+        """Answer a cancelled request that still stands in line."""
+        with self._lock:
+            left_line = self._line.pop(request, None)
+        if left_line is not None:
+            left_line()
+            answer_error(request, CancelledError("request cancelled"))

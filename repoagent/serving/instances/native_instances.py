@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from repoagent.errors import CancelledError, RepoAgentError
 from repoagent.serving.instances.backend import BackendInstance, Capability
-from repoagent.serving.instances.base import GivenBack, Instance, as_repoagent_error, batch_size
+from repoagent.serving.instances.instance import GivenBack, Instance, VersionContext, as_repoagent_error, batch_size
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest, InferResponse

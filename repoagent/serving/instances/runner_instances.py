@@ -7,9 +7,8 @@ from typing import Final
 
 from repoagent.errors import CancelledError, RepoAgentError
 from repoagent.serving.instances.backend import BatchRunner, Capability
-from repoagent.serving.instances.base import Instance, as_repoagent_error, batch_size
 from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.instances.instance import Instance, VersionContext, as_repoagent_error, batch_size
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse

@@ -13,11 +13,10 @@ from repoagent.errors import (
     causes,
 )
 from repoagent.serving.ensembles.plan import is_ensemble
-from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.load_request import LoadRequest
+from repoagent.serving.instances.instance import as_repoagent_error
+from repoagent.serving.lifecycle.load_request import LoadRequest, PendingLoad
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
-from repoagent.serving.lifecycle.pending_load import PendingLoad
 from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.lifecycle.slot_states import SlotStates
 from repoagent.serving.requests.model_id import ModelId

@@ -1,10 +1,12 @@
 """The order in which models go: ensembles before what they call, and what was loaded only for them after."""
 
+import ctypes
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cache
 from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
@@ -14,7 +16,8 @@ from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
 
-__all__ = ["Unloader"]
+__all__ = ["DELAY_SECONDS", "Unloader", "give_back_soon"]
+
 
 _FOR_AGENTS: Final = 0.25
 """Of the exit timeout, what remains when requests that run are given up."""
@@ -145,3 +148,32 @@ def _wait(event: threading.Event, deadline: float) -> None:
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
+
+
+DELAY_SECONDS: Final = 0.2
+"""Looking for free memory takes longer the more there is in use: once after many unloads, not after each."""
+
+
+_sleeper: Final = threading.Lock()
+
+
+_never: Final = threading.Event()
+
+
+def give_back_soon() -> None:
+    """Give freed memory back after a while, where the C library can; returns at once if another thread is about to.
+
+    For a thread that has nothing else to do.
+    """
+    if _sleeper.acquire(blocking=False):
+        try:
+            _never.wait(DELAY_SECONDS)
+        finally:
+            _sleeper.release()  # What is freed from here on is for the next one.
+        _trim()(0)
+
+
+@cache
+def _trim() -> Callable[[int], object]:
+    trim: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+    return trim

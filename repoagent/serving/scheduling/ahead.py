@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import DirectScheduler
-from repoagent.serving.scheduling.request_queue import RequestQueue
+from repoagent.serving.scheduling.direct import DirectScheduler, RequestQueue
 from repoagent.serving.scheduling.steps import Entry
 
 __all__ = ["AheadScheduler"]

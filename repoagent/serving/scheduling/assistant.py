@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.serving.instances.backend import Capability
-from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.batches import Batch
+from repoagent.serving.instances.instance import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.scheduling.batch_rule import BatchRule
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.clock import TOLERATED, Deadlines
-from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
 
 __all__ = ["BatchQueue"]

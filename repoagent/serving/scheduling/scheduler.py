@@ -8,14 +8,14 @@ submitted, and a worker that is woken up takes all that waits, not one.
 from collections.abc import Sequence
 from typing import Final
 
-from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance import Instance
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.requests.tensor import input_bytes
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.limited_instances import new_pool
+from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.steps import Refusal, Refuser
 
 __all__ = ["PooledScheduler", "Scheduler"]

@@ -6,26 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.closing import close_all
+from repoagent.serving.instances.instance import Instance, close_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_rule import BatchRule
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct_slots import DirectSettings, DirectSlots
-from repoagent.serving.scheduling.limited_instances import new_pool
-from repoagent.serving.scheduling.oldest_slots import OldestSlots
-from repoagent.serving.scheduling.ordering import OrderKeeper
+from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_slots import DirectSettings, DirectSlots, OldestSlots
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
-from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Entry, Refusal, Refuser
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
+from repoagent.serving.scheduling.wrappers import OrderKeeper
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.closing import join_all
+from repoagent.serving.instances.instance import Instance, join_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock

@@ -19,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import writable
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.tracing.settings import SpanSettings
+from repoagent.serving.tracing.trace_settings import SpanSettings
 
 __all__ = ["SpanTrace", "SpanTraces"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from repoagent.errors import UnsupportedError
 from repoagent.installing import install_hint
-from repoagent.serving.tracing.file import TraceFile
-from repoagent.serving.tracing.settings import TraceSettings, changed
+from repoagent.serving.tracing.trace_file import TraceFile
+from repoagent.serving.tracing.trace_settings import TraceSettings, changed
 
 if TYPE_CHECKING:
     from repoagent.serving.tracing.spans import SpanTrace, SpanTraces
@@ -245,7 +245,7 @@ class Tracer:
         Without a model's name this is for all models, but for what a model has of its own. None takes a change back.
 
         Raises:
-            RepoAgentError: see :func:`~repoagent.serving.tracing.settings.changed`; nothing is changed.
+            RepoAgentError: see :func:`~repoagent.serving.tracing.trace_settings.changed`; nothing is changed.
         """
         with self._lock:
             wanted = {**self._changes, model_name: _merged(self._changes.get(model_name, {}), changes)}

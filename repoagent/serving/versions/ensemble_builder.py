@@ -14,7 +14,7 @@ from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.ensembles.member_checks import check_members
 from repoagent.serving.ensembles.plan import EnsemblePlan, member_id, member_names
 from repoagent.serving.ensembles.scheduler import EnsembleScheduler
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels

@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING
 
 from repoagent.errors import CancelledError
 from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.serving.instances.base import Instance, group_specs
-from repoagent.serving.instances.closing import close_all
+from repoagent.serving.instances.instance import Instance, close_all, group_specs
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelInstanceGroup
+from functools import partial
 
-__all__ = ["InstanceChange", "InstanceSet"]
+from repoagent.config.model_config_pb2 import ModelInstanceGroup
+from repoagent.errors import UnsupportedError
+from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability
+from repoagent.serving.instances.batches import Joiner, RaggedJoiner
+from repoagent.serving.instances.instance import VersionContext
+from repoagent.serving.instances.native_instances import NativeInstance
+from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
+
+__all__ = ["InstanceChange", "InstanceSet", "new_instances"]
+
 
 _Key = tuple[InstanceSpec, bytes]
 
@@ -88,3 +99,46 @@ def _without_count(group: "ModelInstanceGroup") -> bytes:
     mine.ClearField("count")
     mine.ClearField("gpus")
     return mine.SerializeToString(deterministic=True)
+
+
+def new_instances(version: VersionContext, model: BackendModel, limiter: RateLimiter | None) -> InstanceSet:
+    """A set for the instances of ``version``, still empty.
+
+    Each of them waits for the resources that its group names, if there is a ``limiter``.
+    """
+    return InstanceSet(lambda group, spec: _limited(partial(_instance, version, model, spec), group, spec, limiter))
+
+
+def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) -> Instance:
+    config = version.config
+    inner = model.create_instance(spec)
+    if isinstance(inner, BatchRunner):
+        if RaggedJoiner.needed(config):
+            return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
+        kind = StagedRunnerInstance if Capability.OVERLAPS in inner.capabilities else RunnerInstance
+        return kind(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
+    if config.batch_input or config.batch_output:
+        inner.close()
+        raise UnsupportedError(
+            f"model '{version.name}' asks for batch_input or batch_output, which mean nothing to backend "
+            f"'{config.backend}': its models get the requests of a batch one by one"
+        )
+    return NativeInstance(version, inner)
+
+
+def _limited(
+    make: Callable[[], Instance],
+    group: ModelInstanceGroup,
+    spec: InstanceSpec,
+    limiter: RateLimiter | None,
+) -> Instance:
+    """A new instance; it waits for the resources that its group names, if the server has a limiter."""
+    demand = Demand.of(group.rate_limiter, spec.device_id) if limiter is not None else None
+    if limiter is None or demand is None:
+        return make()
+    with ExitStack() as undo:
+        ticket = limiter.ticket(demand)
+        undo.callback(ticket.close)
+        instance = LimitedInstance(make(), ticket)
+        undo.pop_all()
+    return instance

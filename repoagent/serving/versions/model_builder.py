@@ -20,25 +20,24 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.backend import Backend, BackendModel
-from repoagent.serving.instances.base import (
+from repoagent.serving.instances.batches import RaggedJoiner
+from repoagent.serving.instances.instance import (
+    VersionContext,
     as_repoagent_error,
 )
 from repoagent.serving.instances.left_behind import loading_until
-from repoagent.serving.instances.ragged import RaggedJoiner
-from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.class_labels import read_labels
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.response_cache import ResponseCache
+from repoagent.serving.scheduling.scheduler_choice import new_scheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
-from repoagent.serving.versions.config_limits import check_limits
+from repoagent.serving.versions.config_limits import check_limits, meaningless_settings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
-from repoagent.serving.versions.ignored_settings import meaningless_settings
-from repoagent.serving.versions.new_instances import new_instances
+from repoagent.serving.versions.instance_set import new_instances
 from repoagent.serving.versions.reuse import Built, Kept, Present, keep
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up

@@ -11,7 +11,7 @@ import numpy as np
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
-from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.left_behind import loading_until, unless_cancelled
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.tracing.settings import SpanSettings, TraceSettings, changed
+from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings, changed
 from repoagent_server.flags.values import PAIR, BackendSetting
 
 __all__ = ["take_trace_settings", "trace_flags", "trace_settings"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.tracing.settings import LEVELS
+from repoagent.serving.tracing.trace_settings import LEVELS
 from repoagent_server.shared.core import Core
 
 __all__ = ["TraceChanges", "TraceSettingsHandler"]

@@ -10,7 +10,7 @@ import click
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent_server.flags.http_tls_flags import HttpTls
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions

@@ -28,7 +28,7 @@ from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition, Source
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.options import RateLimitMode
+from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.model_id import ModelId
 from repoagent_server.access import Access
 from repoagent_server.access.access_file import AccessFile

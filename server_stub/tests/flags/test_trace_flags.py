@@ -6,7 +6,7 @@ import click
 import pytest
 from repoagent_server.flags.trace_flags import trace_settings
 
-from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
+from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 
 
 def test_tritons_example_is_understood() -> None:

@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as theirs
 from tritonclient.utils import InferenceServerException
 
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 

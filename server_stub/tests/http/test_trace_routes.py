@@ -9,7 +9,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 

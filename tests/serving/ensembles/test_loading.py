@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.options import ControlMode
+from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import Asked, InferRequest
 
 CoreMaker = Callable[..., ServingCore]

@@ -11,7 +11,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.options import ControlMode
+from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from repoagent.config import read_text
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.instances.ragged import RaggedJoiner
+from repoagent.serving.instances.batches import RaggedJoiner
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.onnx_models import model_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.errors import UnavailableError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.options import ControlMode
+from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import InferRequest
 from tests.serving.core_kit import first
 

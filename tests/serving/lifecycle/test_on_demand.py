@@ -10,8 +10,8 @@ import pytest
 
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.core_options import ControlMode
 from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.options import ControlMode
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from tests.serving.core_kit import loads_cancelled
 

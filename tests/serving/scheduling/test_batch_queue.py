@@ -11,8 +11,7 @@ from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_rule import BatchRule
-from repoagent.serving.scheduling.settings import BatchSettings
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.steps import Step
 
 US = 1000

@@ -3,7 +3,7 @@
 import threading
 
 from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.scheduling.request_queue import RequestQueue
+from repoagent.serving.scheduling.direct import RequestQueue
 from repoagent.serving.scheduling.steps import Entry
 
 

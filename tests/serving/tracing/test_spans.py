@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.spans import SpanTraces
+from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 CoreMaker = Callable[..., ServingCore]

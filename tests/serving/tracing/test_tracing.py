@@ -13,7 +13,7 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
+from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
 CoreMaker = Callable[..., ServingCore]

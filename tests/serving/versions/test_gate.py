@@ -1,6 +1,6 @@
 import threading
 
-from repoagent.serving.versions.gate import Gate
+from repoagent.serving.versions.served_model import Gate
 
 
 def test_nobody_enters_a_shut_gate() -> None:

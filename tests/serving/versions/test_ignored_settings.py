@@ -1,7 +1,7 @@
 import pytest
 
 from repoagent.config import read_text
-from repoagent.serving.versions.ignored_settings import meaningless_settings
+from repoagent.serving.versions.config_limits import meaningless_settings
 
 
 def test_settings_that_nothing_goes_by_are_named() -> None:

@@ -16,7 +16,7 @@ from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, may_l
 from repoagent.serving.backends.onnxruntime.signature import left_out, signature_of
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
-from repoagent.serving.instances.base import instance_specs
+from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

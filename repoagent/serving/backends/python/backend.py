@@ -17,7 +17,7 @@ from repoagent.serving.backends.python.process.interpreter import program_for
 from repoagent.serving.backends.python.process.process_spec import ProcessSpec, completed_in_child, new_child
 from repoagent.serving.backends.python.settings import PythonSettings, runs_in_process_of_its_own
 from repoagent.serving.instances.backend import BackendInstance, BackendModel, InstanceSpec
-from repoagent.serving.instances.base import instance_specs
+from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

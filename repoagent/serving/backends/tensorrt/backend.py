@@ -20,7 +20,7 @@ from repoagent.serving.backends.tensorrt.signature import (
     most_rows,
     signature_of,
 )
-from repoagent.serving.instances.base import instance_specs
+from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from repoagent.engines.probing import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
+from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.instances.backend import Capability
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.versions.new_instances import new_instances
+from repoagent.serving.versions.instance_set import new_instances
 from tests.engines.models import matmul, twice
 from tests.engines.standin import StandInPlatform
 from tests.serving.backends.tensorrt.kit import GPU, load, plan, rows

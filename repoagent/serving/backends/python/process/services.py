@@ -16,7 +16,7 @@ from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.reported_metrics import ReportedMetrics
-from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 

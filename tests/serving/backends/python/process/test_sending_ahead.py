@@ -11,7 +11,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.core import CoreOptions, ServingCore
-from repoagent.serving.options import RateLimitMode
+from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler

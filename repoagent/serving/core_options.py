@@ -9,7 +9,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.loader.assembly import LoaderOptions
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
-from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.trace_settings import TraceSettings
 
 if TYPE_CHECKING:
     from repoagent.loader.load_context import Progress

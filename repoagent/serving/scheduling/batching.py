@@ -4,17 +4,15 @@ import threading
 from collections.abc import Sequence
 
 from repoagent.serving.instances.backend import Capability
-from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.closing import close_all
+from repoagent.serving.instances.instance import Instance, close_all
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_rule import BatchRule
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers

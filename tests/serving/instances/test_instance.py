@@ -7,7 +7,7 @@ import pytest
 from repoagent.config import normalize, read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances.backend import BackendInstance, Capability, InstanceSpec
-from repoagent.serving.instances.base import instance_specs
+from repoagent.serving.instances.instance import instance_specs
 from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics

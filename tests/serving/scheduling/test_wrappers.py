@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
-from repoagent.serving.scheduling.ordering import OrderKeeper
+from repoagent.serving.scheduling.wrappers import OrderKeeper
 
 
 class Sent:

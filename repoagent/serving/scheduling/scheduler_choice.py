@@ -3,21 +3,18 @@
 from collections.abc import Sequence
 
 from repoagent.serving.instances.backend import Capability
-from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.instances.instance import Instance, VersionContext
 from repoagent.serving.scheduling.ahead import AheadScheduler
-from repoagent.serving.scheduling.batch_rule import BatchRule
-from repoagent.serving.scheduling.caching_scheduler import CachingScheduler
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
+from repoagent.serving.scheduling.batching import DynamicBatchScheduler
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
-from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
 from repoagent.serving.scheduling.iterative import IterativeScheduler
-from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
-from repoagent.serving.scheduling.settings import BatchSettings
+from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
 
 __all__ = ["new_scheduler"]
 

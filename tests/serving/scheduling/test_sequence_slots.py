@@ -7,13 +7,12 @@ from repoagent.config import ModelConfig, read_text
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_rule import BatchRule
-from repoagent.serving.scheduling.oldest_slots import OldestSlots
-from repoagent.serving.scheduling.ordering import OrderKeeper
+from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_slots import OldestSlots
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
-from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Entry
+from repoagent.serving.scheduling.wrappers import OrderKeeper
 
 
 class Log:

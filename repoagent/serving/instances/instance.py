@@ -18,8 +18,51 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelInstanceGroup
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["GivenBack", "Instance", "as_repoagent_error", "batch_size", "group_specs", "instance_specs"]
+from repoagent.serving.measuring.statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = [
+    "GivenBack",
+    "Instance",
+    "VersionContext",
+    "as_repoagent_error",
+    "batch_size",
+    "close_all",
+    "group_specs",
+    "instance_specs",
+    "join_all",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionContext:
+    """One version of a model: its name and configuration, which is complete, and where its numbers are kept."""
+
+    name: str
+    version: int
+    config: "ModelConfig"
+    statistics: ModelStatistics = field(default_factory=ModelStatistics)
+    run_time: RunTime = field(default_factory=RunTime)
+    """How long executions take, on whichever instance."""
+
+    @property
+    def batching(self) -> bool:
+        """Whether the first dimension of its tensors is a batch."""
+        return bool(self.config.max_batch_size > 0)
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether it sends any number of responses to a request."""
+        return bool(self.config.model_transaction_policy.decoupled)
+
 
 logger = logging.getLogger(__name__)
 
@@ -134,3 +177,35 @@ class Instance:
         """
         give_back(requests)
         ended()
+
+
+def close_all(instances: Iterable[Instance]) -> None:
+    """Close every one, also if one raises. Those that close slowly do so together: their time limits start now."""
+    together: list[threading.Thread] = []
+    for instance in instances:
+        if Capability.CLOSES_SLOWLY in instance.capabilities:
+            thread = threading.Thread(target=_close, args=(instance,), name="repoagent-close-instance", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # The machine has no thread left.
+                _close(instance)
+            else:
+                together.append(thread)
+        else:
+            _close(instance)
+    for thread in together:
+        thread.join()
+
+
+def _close(instance: Instance) -> None:
+    try:
+        instance.close()
+    except Exception:
+        logger.exception("an instance of a model cannot be closed")
+
+
+def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
+    """Wait until all have ended; no longer than ``seconds`` for all of them."""
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
