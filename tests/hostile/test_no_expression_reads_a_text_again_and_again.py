@@ -75,7 +75,7 @@ def _in_file(path: Path) -> Iterator[Found]:
         used = {function} & METHODS
         if name and not used:
             used = set(re.findall(rf"\b{name}\.(\w+)", text)) & METHODS
-        place = f"{path.relative_to(ROOT)} {name or ast.unparse(call.args[0])}"
+        place = f"{path.relative_to(ROOT)} {name or ast.get_source_segment(text, call.args[0])}"
         for method in ({"search"} if used & ANYWHERE else set()) | (used - ANYWHERE) or {"search"}:
             yield Found(place, _value(call.args[0], names), _flags(call), method)
 
@@ -89,18 +89,18 @@ def _all() -> list[Found]:
 
 
 BUILT = {
-    "llm/repoagent_llm/lora/peft.py f'(.*\\\\.)?({pattern})'": "_PLAIN bounds it",
-    "repoagent/public_text.py _BEFORE + re.escape(text.rstrip('/')) + _TAIL": "a path, a tail up to a blank or a quote",
-    "repoagent/testing/contract/documents.py f'(?<![\\\\w-]){name}(?![\\\\w-])'": "a parameter's name, no repeats",
+    'llm/repoagent_llm/lora/peft.py rf"(.*\\.)?({pattern})"': "_PLAIN bounds it",
+    'repoagent/public_text.py _BEFORE + re.escape(text.rstrip("/")) + _TAIL': "a path, a tail up to a blank or a quote",
+    'repoagent/testing/contract/documents.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
-    "server_stub/repoagent_server/flags/config_file.py f'(?<!\\\\w){re.escape(text)}(?!\\\\w)'": "one text, no repeats",
+    'server_stub/repoagent_server/flags/config_file.py rf"(?<!\\w){re.escape(text)}(?!\\w)"': "one text, no repeats",
     "server_stub/repoagent_server/flags/ineffective_flags.py pattern": "the operator's own flags",
     "server_stub/repoagent_server/handlers/forwarding.py pattern.removeprefix(_EXACT)": "the operator's own expression",
     "server_stub/repoagent_server/http/router.py route.pattern": "the table of routes; a request line is bounded",
-    "agents/checksum/repoagent_checksum/json_listings.py f'[0-9A-Fa-f]{{{algorithm.hex_length}}}'": "a fixed count",
-    "agents/verify/repoagent_verify/statement.py f'[0-9a-fA-F]{{{2 * DIGEST_SIZES[hash_type]}}}'": "a fixed count",
-    """agents/decrypt/repoagent_decrypt/patterns.py f"[{('^' if negate else '')}{inner}]\"""": "one character",
+    'agents/checksum/repoagent_checksum/json_listings.py f"[0-9A-Fa-f]{{{algorithm.hex_length}}}"': "a fixed count",
+    'agents/verify/repoagent_verify/statement.py rf"[0-9a-fA-F]{{{2 * DIGEST_SIZES[hash_type]}}}"': "a fixed count",
+    """agents/decrypt/repoagent_decrypt/patterns.py f"[{'^' if negate else ''}{inner}]\"""": "one character",
 }
 """Expressions that are built from other texts, and why none can take long."""
 

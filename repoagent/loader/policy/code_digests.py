@@ -1,10 +1,11 @@
 """The code of an agent as it lies on disk: what a policy's ``record_sha256`` is compared with."""
 
 import base64
+import csv
 import hashlib
 import os
-from collections.abc import Iterator
-from importlib.metadata import Distribution, PackagePath, distribution
+from collections.abc import Iterator, Sequence
+from importlib.metadata import Distribution, FileHash, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -32,11 +33,12 @@ def code_of(info: AgentInfo) -> Code:
 
 
 def _of_package(installed: Distribution) -> Code:
-    record = _record(installed)
+    recorded = _recorded(installed)
+    record = _record(installed, recorded)
     files: dict[str, str] = {}
     tops: set[str] = set()
     owned: set[str] = set()
-    for path in installed.files or ():
+    for path in recorded:
         if path.hash is None:
             _check_needs_no_digest(path)
             continue
@@ -48,10 +50,20 @@ def _of_package(installed: Distribution) -> Code:
     return Code(hashlib.sha256(record).hexdigest(), files, frozenset(owned), frozenset(tops - owned))
 
 
-def _record(installed: Distribution) -> bytes:
+def _recorded(installed: Distribution) -> Sequence[PackagePath]:
+    """What RECORD lists. ``Distribution.files`` does not: from Python 3.12 on, it leaves out what is missing."""
+    paths = []
+    for name, digest, *_ in csv.reader((installed.read_text("RECORD") or "").splitlines()):
+        path = PackagePath(name)
+        path.hash, path.dist = FileHash(digest) if digest else None, installed
+        paths.append(path)
+    return paths
+
+
+def _record(installed: Distribution, recorded: Sequence[PackagePath]) -> bytes:
     if read_json(installed.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
         raise ValueError("it is an editable installation, whose code RECORD does not cover; install it as a wheel")
-    for path in installed.files or ():
+    for path in recorded:
         if path.match("*.dist-info/RECORD"):
             return Path(str(path.locate())).read_bytes()
     raise ValueError("its distribution has no RECORD; install it as a wheel")

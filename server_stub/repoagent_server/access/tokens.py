@@ -1,10 +1,12 @@
 """Tokens (JWT, RFC 7519) and their issuers: verified by PyJWT, with the algorithms that the operator names."""
 
 import logging
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from repoagent.nested_text import check_depth
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.key_sets import KeySet, load_library
 
@@ -62,6 +64,8 @@ def read_token(token: bytes, issuers: Mapping[str, TokenIssuer]) -> tuple[Mappin
 
 
 def _read(token: str, issuers: Mapping[str, TokenIssuer]) -> tuple[Mapping[str, Any], float]:
+    for part in token.split(".")[:2]:
+        check_depth(urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode("utf-8", "replace"))
     jwt = load_library()
     unverified = jwt.decode_complete(token, options={"verify_signature": False})
     header, claimed = unverified["header"], unverified["payload"].get("iss")

@@ -239,6 +239,8 @@ def _explain(text: str, message: str, position: int) -> tuple[str, str, int]:
         return "Incorrect hex digit after \\u escape in string.", text, position - 1
     if message == "Expecting ',' delimiter":
         return _missing_comma(text, position)
+    if message.startswith("Illegal trailing comma"):  # From Python 3.13 on, and the position is that of the comma.
+        position = len(text) - len(text[position + 1 :].lstrip(" \t\r\n"))
     return _REASONS.get(message, "Invalid value."), text, position
 
 

@@ -49,6 +49,7 @@ def test_a_memoryview_is_read_like_bytes() -> None:
         (b"  ", "The document is empty. at 2"),
         (b'{"a":1,}', "Missing a name for object member. at 7"),
         (b"[1,]", "Invalid value. at 3"),
+        (b"[1, \n]", "Invalid value. at 5"),
         (b'{"a":"\\u12"}', "Incorrect hex digit after \\u escape in string. at 6"),
         (b'{"a":"b\x01"}', "Invalid escape character in string. at 7"),
         (b'{"a":"b\\ud800"}', "The surrogate pair in string is invalid. at 7"),
