@@ -73,7 +73,6 @@ def arguments() -> argparse.Namespace:
         minutes=(12.0, "nothing is repeated after that"),
         quick=(False, "one round of one second, whatever others do"),
         forms=(list(ASKED), "only these"),
-        grpc_transport=("", "that of repoagent; its default if none is named"),
         write=(Path, "write serving.md, its data and its plot below this directory"),
         triton=(environments / "triton", "where nvidia-pytriton is installed"),
         mlserver=(environments / "mlserver", "where MLServer is installed"),
@@ -88,11 +87,10 @@ def arguments() -> argparse.Namespace:
 
 def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple[dict[str, Server], dict[str, str]]:
     """The servers that there are, and how to get the others."""
-    transport = [f"--grpc-transport={options.grpc_transport}"] if options.grpc_transport else []
     spinning = [PROCESS, "--backend-config=python,spin-microseconds=400"]
     contexts: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
-        OURS: partial(repoagent, OURS, flags=transport),
-        OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS, *transport]),
+        OURS: partial(repoagent, OURS),
+        OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS]),
         OURS_SPINNING: partial(repoagent, OURS_SPINNING, flags=spinning),
         TRITON: partial(triton, TRITON, environment=options.triton),
         MLSERVER: partial(mlserver, MLSERVER, environment=options.mlserver),

@@ -54,7 +54,6 @@ def main() -> int:
     options = options_of(
         __doc__,
         seconds=(3, "length of one measurement"),
-        grpc_transport=("builtin", "what carries gRPC"),
         write=(Path, "write the page into this directory"),
     )
     steps: dict[str, dict[str, float]] = {}
@@ -77,12 +76,12 @@ Found = tuple[float, Mapping[str, float]]
 
 def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: argparse.Namespace) -> Found:
     """Over a connection, to a server of its own."""
-    seconds, flags = options.seconds, [f"--grpc-transport={options.grpc_transport}"]
+    seconds = options.seconds
 
     def load(server: Server) -> float:
         return rate(way, MODEL, arrays, ("127.0.0.1", server.grpc if way == "grpc" else server.http), 1, seconds)
 
-    with repoagent(f"{way}-plain", folder, flags, ("-c", MAIN)) as server:
+    with repoagent(f"{way}-plain", folder, program=("-c", MAIN)) as server:
         load(server)
         begun = session_seconds(server)
         count = load(server) * seconds
@@ -90,7 +89,7 @@ def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: ar
     stats = folder / f"{way}.stats"
     os.environ[STATS] = f"{'grpc' if way == 'grpc' else 'http'}:{stats}"
     try:
-        with repoagent(f"{way}-profiled", folder, flags, (__file__,)) as server:
+        with repoagent(f"{way}-profiled", folder, program=(__file__,)) as server:
             load(server)
     finally:
         del os.environ[STATS]

@@ -206,7 +206,7 @@ class _GrpcClient:
 
 
 def test_grpc_reads_and_writes_as_often_as_http(core: ServingCore, regions: Regions) -> None:
-    front = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"), allow_load_parameters=False, regions=regions)
+    front = GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=False, regions=regions)
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 _ID = "01JD-b3f:9/tenant=a+1"
@@ -62,9 +62,9 @@ def test_the_log_of_a_fault_names_it(core: Any, client: httpx.Client, caplog: py
     assert f"GET /v2/health/ready (x-request-id {_ID})" in caplog.text
 
 
-@pytest.fixture(params=TRANSPORTS)
-def stub(core: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport=request.param))
+@pytest.fixture
+def stub(core: Any) -> Iterator[Any]:
+    frontend = GrpcFrontend(core, GrpcOptions(port=0))
     frontend.start()
     with grpc.insecure_channel(f"127.0.0.1:{frontend.bind()[1]}") as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)

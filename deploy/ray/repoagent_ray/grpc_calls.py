@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 from repoagent_server.access import Caller
+from repoagent_server.shared.request_id import found_in
 
 from repoagent_ray.wire import GrpcEnd
 
@@ -35,6 +36,8 @@ class CallContext:
 
     def __init__(self, metadata: Sequence[tuple[str, str | bytes]], address: str = "") -> None:
         self._metadata = tuple(metadata)
+        self.request_id = found_in(metadata)
+        """The client's ``x-request-id``, "" if there is none."""
         self.address = address
         """Where the connection of the client comes from."""
         self.caller: Caller | None = None
@@ -45,10 +48,6 @@ class CallContext:
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """Of the client: text, or bytes under names that end with ``-bin``."""
         return self._metadata
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        """Nothing: Ray's proxy terminates TLS, and passes no certificates on."""
-        return {}
 
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status of ``grpc.StatusCode``.

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -13,7 +14,6 @@ from ray.serve.handle import DeploymentHandle
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.grpc.service import METHODS
 from repoagent_server.http.asgi import AsgiApp
-from repoagent_server.shared.address import grpcio_address
 from repoagent_server.shared.pools import Pools
 
 from repoagent_ray.cluster_core import ClusterCore
@@ -116,8 +116,14 @@ for _name in METHODS:
     setattr(Ingress, _name, _method(_name))
 
 
+def _address(peer: str) -> str:
+    """``10.0.0.7:51234`` for what grpcio calls ``ipv4:10.0.0.7:51234``; also ``ipv6:%5B::1%5D:51234``, ``unix:``."""
+    kind, _, rest = peer.partition(":")
+    return unquote(rest) if kind in ("ipv4", "ipv6") else "unix"
+
+
 def _context(context: RayServegRPCContext) -> CallContext:
-    return CallContext(context.invocation_metadata(), grpcio_address(context.peer()))
+    return CallContext(context.invocation_metadata(), _address(context.peer()))
 
 
 def _end(context: RayServegRPCContext, end: GrpcEnd) -> None:

@@ -7,11 +7,11 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 from repoagent_server.access import Access, AccessError
-from repoagent_server.grpc.access import CallAccess, caller_of, shown_by
+from repoagent_server.access.credentials import Given, given_in
+from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import told_of
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.running_request import RunningRequest, log_refused
 from repoagent_server.grpc.service import METHODS, SERVICE
@@ -97,9 +97,9 @@ class IngressGrpc:
         """
         if self._guard is None:
             return
-        method, place, request = f"/{SERVICE}/{name}", context.address, request_id(context)
+        method, place, request = f"/{SERVICE}/{name}", context.address, context.request_id
         try:
-            context.caller = self._guard.begin(method, lambda: shown_by(context), address=place, request=request)
+            context.caller = self._guard.begin(method, lambda: _shown_by(context), address=place, request=request)
         except AccessError as error:
             ended = _status(error)
             log_refused(self._log, method, ended.code, request, error.client)
@@ -211,8 +211,8 @@ class IngressGrpc:
         if self._log is None:
             return NO_LINE
         assert self._inference is not None
-        client = self._inference.now(caller_of(context))
-        return LoggedLine(self._log, RunningRequest(len(message), client, request_id(context)))
+        client = self._inference.now(context.caller)
+        return LoggedLine(self._log, RunningRequest(len(message), client, context.request_id))
 
     def _admit(self, context: Any, model: str) -> None:
         """Check that the client may infer with the model.
@@ -221,11 +221,19 @@ class IngressGrpc:
             AccessError: it may not.
         """
         assert self._inference is not None
-        self._inference.admit(caller_of(context), model)
+        self._inference.admit(context.caller, model)
 
     def _call(self, message: bytes, context: Any) -> GrpcCall:
         metadata = list(context.invocation_metadata())
         return GrpcCall(message, metadata if self._access is None else without_credentials(metadata))
+
+
+def _shown_by(context: CallContext) -> Given:
+    """What a call shows of its client. Ray's proxy terminates TLS, and passes no certificates on."""
+    return given_in(
+        (name.encode(), value if isinstance(value, bytes) else value.encode(errors="surrogateescape"))
+        for name, value in context.invocation_metadata()
+    )
 
 
 async def _refuse(_: bytes, __: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 import hashlib
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,14 +35,9 @@ class PeerIdentity:
     def of_certificate(cls, certificate: Mapping[str, Any], der: bytes) -> "PeerIdentity":
         """Of a verified certificate as ``ssl`` gives it, and its bytes."""
         common = (value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName")
-        return cls.of_names(der, _alternative(certificate), common)
-
-    @classmethod
-    def of_names(cls, der: bytes, alternative: Iterable[str], common: Iterable[str]) -> "PeerIdentity":
-        """Of the parts: the alternative names with their kinds, and common names without."""
         fingerprint = f"sha256:{hashlib.sha256(der).hexdigest()}"
         order = tuple(_KINDS.values())
-        ranked = sorted(alternative, key=lambda name: order.index(name.partition(":")[0]))
+        ranked = sorted(_alternative(certificate), key=lambda name: order.index(name.partition(":")[0]))
         return cls((fingerprint, *map(canonical, ranked), *(canonical(f"cn:{name}") for name in common)))
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from repoagent_server.flags.values import HEADER_PATTERN, boolean, number
-from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, DEFAULT_TRANSPORT, TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcOptions
 from repoagent_server.shared.memory import default_message_bytes
 
 __all__ = ["grpc_flags", "take_grpc_options"]
@@ -32,7 +32,6 @@ _FIELDS: Final = {
     "grpc_max_connection_age": "max_connection_age_ms",
     "grpc_max_connection_age_grace": "max_connection_age_grace_ms",
     "grpc_address": "address",
-    "grpc_transport": "transport",
     "grpc_header_forward_pattern": "forward_header_pattern",
 }
 
@@ -43,13 +42,6 @@ _DECORATORS: Final = (
         "--grpc-port",
         type=click.IntRange(0, 65535),
         help="Port for gRPC; 0 takes a free one.  [default: 8001, or a free one beside --http-port=0]",
-    ),
-    click.option(
-        "--grpc-transport",
-        type=click.Choice(TRANSPORTS),
-        default=DEFAULT_TRANSPORT,
-        show_default=True,
-        help="Transport of gRPC: HTTP/2 of this server (builtin), or the library grpcio.",
     ),
     boolean("--reuse-grpc-port", default=False, help="Let other servers listen on the same gRPC port."),
     click.option(

@@ -16,11 +16,9 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
@@ -97,14 +95,14 @@ class InferCalls:
     async def _infer(self, received: Received, context: Context) -> list[Buffer] | RepoAgentError:
         """An error of the response is given back, not raised: with this frame it would be a cycle, which holds the
         request's memory until the garbage collector comes."""
-        caller = caller_of(context)
+        caller = context.caller
         if isinstance(received, pb.ModelInferRequest):
             decoded = read(self._inference, received, caller)
         else:
             decoded = await read_long(self._inference, received, self._long, caller)
         del received  # the memory of a large message: its tensors hold what they need of it
         answer = _Awaited(self._inference.mailbox)
-        request = self.submit(decoded, context.invocation_metadata, answer, caller, request_id(context))
+        request = self.submit(decoded, context.invocation_metadata, answer, caller, context.request_id)
         response = answer.response or await _or_cancel(answer.wait(), request)
         if response.error is not None:
             return response.error

@@ -12,11 +12,9 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import InferCalls, read_long, status_of, told_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.stream_message import error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
@@ -55,7 +53,7 @@ class InferStreams:
     async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
-            call = self.inference.context(context.invocation_metadata, caller_of(context), request_id(context))
+            call = self.inference.context(context.invocation_metadata, context.caller, context.request_id)
         except RepoAgentError as error:
             await context.abort(code_for(error), details(client_text(error)))
         statuses = _wants_statuses(context.invocation_metadata() or ())

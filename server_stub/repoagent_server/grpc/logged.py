@@ -8,11 +8,9 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.infer import Context, InferCalls, OneAnswer, Received, status_of
 from repoagent_server.grpc.infer_stream import InferStream, InferStreams, StreamSender
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import RunningRequest
 from repoagent_server.handlers.inference import CallContext, Headers
 from repoagent_server.shared.mailbox import Mailbox
@@ -31,7 +29,7 @@ class LoggedInferCalls(InferCalls):
     async def infer(self, received: Received, context: Context) -> list[Buffer]:
         assert self.log is not None
         size = len(received) if isinstance(received, (bytes, bytearray)) else received.ByteSize()
-        running = RunningRequest(size, self.now(caller_of(context)), request_id(context))
+        running = RunningRequest(size, self.now(context.caller), context.request_id)
         running.model = getattr(received, "model_name", "")
         running.status = _CANCELLED  # unless it comes to another end
         sent = 0
@@ -110,7 +108,7 @@ class _LoggedStream(InferStream):
         super().__init__(streams, call, write_now, errors_are_statuses=errors_are_statuses)
         assert streams.calls.log is not None
         self.log: RequestLog = streams.calls.log
-        self._id = request_id(context)
+        self._id = context.request_id
         self._small: RunningRequest | None = None
         """Of the message that is being submitted now, if it is small; those may overtake a large one."""
         self._large: RunningRequest | None = None

@@ -1,23 +1,18 @@
 """Refusing calls of restricted protocols before anything of their requests is read."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import grpc
 from grpc_health.v1 import health
 
 from repoagent_server.access import Cause, Denied
 from repoagent_server.access.denials import Denials
-from repoagent_server.grpc.access import streaming
-from repoagent_server.grpc.audit_actor import address
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["PROTOCOLS", "RestrictedProtocols"]
 
-_STATUS: Final = grpc.StatusCode.UNAVAILABLE
+_UNAVAILABLE: Final = 14
 
 #: Which protocol each method of the service belongs to.
 PROTOCOLS: Final = {
@@ -44,7 +39,7 @@ PROTOCOLS: Final = {
 }
 
 
-class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it
+class RestrictedProtocols:
     """Lets a call through if its protocol is open, or it has the header; the health service is ``health``."""
 
     def __init__(
@@ -60,11 +55,6 @@ class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # 
         self._guards = {f"/{service}/{name}": restrictions.get(api) for name, api in PROTOCOLS.items()}
         self._health = restrictions.get(Api.HEALTH)
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        handler = await continuation(details)
-        refusal = self.refusal(details.method, details.invocation_metadata)
-        return handler if handler is None or refusal is None else self._refusing(handler, details.method, refusal)
-
     def refusal(self, method: str, metadata: Any) -> str | None:
         """Why a call is refused, None if it is not."""
         guard = self._guard(method)
@@ -75,16 +65,7 @@ class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # 
     def refused(self, method: str, text: str, address: str, request: str) -> None:
         """Take note of a call that is refused with ``text``."""
         self._denials.report(Denied("", "", "", method, text, "grpc", Cause.RESTRICTED, address, request))
-        log_refused(self._log, method, _STATUS.value[0], request)
-
-    def _refusing(self, handler: Any, method: str, text: str) -> Any:
-        """A handler that answers in the same way, and takes no message of the client."""
-
-        async def refuse(_: object, context: Any) -> None:
-            self.refused(method, text, address(context), request_id(context))
-            await context.abort(_STATUS, text)
-
-        return streaming(handler)(refuse)
+        log_refused(self._log, method, _UNAVAILABLE, request)
 
     def _guard(self, method: str) -> Restriction | None:
         if method.startswith(f"/{health.SERVICE_NAME}/"):

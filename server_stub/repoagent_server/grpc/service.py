@@ -15,13 +15,11 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableEr
 from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.access import CallAccess, caller_of
-from repoagent_server.grpc.audit_actor import acting_client, address
+from repoagent_server.grpc.access import CallAccess, acting_client
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.log_settings import log_changes, log_message
-from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for, config_message, statistics_message
 from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
@@ -75,7 +73,7 @@ Message = TypeVar("Message")
 _Call = Callable[[Any, Context], Awaitable[Any]]
 
 
-class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
+class GrpcService:
     """Finds the handler of a method by its path."""
 
     def __init__(
@@ -116,8 +114,9 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
             self._refusing(streams.stream)  # it parses and writes its messages by itself
         )
 
-    def service(self, handler_call_details: Any) -> Any:
-        return self._handlers.get(handler_call_details.method)
+    def service(self, details: Any) -> Any:
+        """As grpc's generic handlers: the handler of ``details.method``, None if there is none."""
+        return self._handlers.get(details.method)
 
     def _unary(self, name: str) -> Any:
         request, response = METHODS[name]
@@ -155,7 +154,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
             try:
                 if isinstance(message, RepoAgentError):
                     raise message
-                caller = caller_of(context)
+                caller = context.caller
                 if self._access is not None:
                     caller = self._access.check(path, caller, _model_of(message))
                 call = partial(method, message, caller) if knows else partial(method, message)
@@ -163,7 +162,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
                 return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)
             except RepoAgentError as error:
                 if isinstance(error, AccessError) and self._access is not None:
-                    self._access.report(error, path, address=address(context), request=request_id(context))
+                    self._access.report(error, path, address=context.address, request=context.request_id)
                 await context.abort(code_for(error), details(client_text(error)))
             finally:
                 self._in_flight.finished()

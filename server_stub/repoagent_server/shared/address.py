@@ -2,9 +2,8 @@
 
 import asyncio
 from typing import Any
-from urllib.parse import unquote
 
-__all__ = ["address_of", "grpcio_address", "shown"]
+__all__ = ["address_of", "shown"]
 
 _LOCAL = "unix"
 
@@ -22,9 +21,3 @@ def shown(peer: Any) -> str:
         return ""
     host, port = str(peer[0]), peer[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def grpcio_address(peer: str) -> str:
-    """The same for what grpcio calls it: ``ipv4:10.0.0.7:51234``, ``ipv6:%5B::1%5D:51234``, ``unix:``."""
-    kind, _, rest = peer.partition(":")
-    return unquote(rest) if kind in ("ipv4", "ipv6") else _LOCAL

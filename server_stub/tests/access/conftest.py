@@ -22,7 +22,7 @@ from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.service import ServiceFactory
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.audit.log import AuditLog
 from repoagent.serving.core import ServingCore
@@ -147,7 +147,7 @@ class Guarded:
     denied: list[Denied]
     http: str
     metrics: str
-    grpc: Mapping[str, str]
+    grpc: str
     audit: Path
     changes: SimpleQueue[AccessChange]
     """What the access file has reported."""
@@ -236,16 +236,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
                 ),
             ),
             HttpFrontend(Endpoint(port=0), metrics_service(page, file.access)),
-            *(
-                GrpcFrontend(
-                    core,
-                    GrpcOptions(port=0, transport=transport),
-                    allow_load_parameters=True,
-                    regions=regions,
-                    access=file.access,
-                )
-                for transport in TRANSPORTS
-            ),
+            GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=True, regions=regions, access=file.access),
         ]
         for front in fronts:
             stack.callback(front.stop)
@@ -259,7 +250,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             denied,
             f"http://127.0.0.1:{ports[0]}",
             f"http://127.0.0.1:{ports[1]}",
-            {transport: f"127.0.0.1:{port}" for transport, port in zip(TRANSPORTS, ports[2:], strict=True)},
+            f"127.0.0.1:{ports[2]}",
             folder / "audit.log",
             changes,
         )

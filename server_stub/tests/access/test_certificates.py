@@ -20,7 +20,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.service import ServiceFactory
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.files import TlsFiles
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -84,11 +84,10 @@ class _Serving:
 
         return ask
 
-    def channel(self, transport: str, file: AccessFile, pair: Pair) -> Any:
+    def channel(self, file: AccessFile, pair: Pair) -> Any:
         """A channel of gRPC."""
         options = GrpcOptions(
             port=0,
-            transport=transport,
             use_ssl=True,
             use_mutual_auth=True,
             server_cert=self._own.certificate,
@@ -103,10 +102,10 @@ class _Serving:
         return self._stack.enter_context(grpc.secure_channel(address, grpc.ssl_channel_credentials(*files)))
 
     def ask(self, kind: str, file: AccessFile, pair: Pair) -> Ask:
-        """Over ``http``, or a transport of gRPC."""
+        """Over ``http`` or ``grpc``."""
         if kind == "http":
             return self.http(file, pair)
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel(kind, file, pair))
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel(file, pair))
 
         def ask(model: str = "ident", headers: Mapping[str, str] | None = None) -> str:
             try:
@@ -124,7 +123,7 @@ def serving(core: Any, authority: Authority) -> Iterator[_Serving]:
         yield _Serving(core, authority, stack)
 
 
-@pytest.fixture(params=["http", *TRANSPORTS])
+@pytest.fixture(params=["http", "grpc"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -212,11 +211,8 @@ def test_a_certificate_that_is_taken_out_of_the_file_is_refused_on_its_open_conn
     _wait(lambda: ask() == "UNAUTHENTICATED")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_every_method_refuses_a_revoked_certificate(
-    authority: Authority, follow: Follow, serving: _Serving, transport: str
-) -> None:
-    channel = serving.channel(transport, follow(client("someone")), _pair(authority, "gateway"))
+def test_every_method_refuses_a_revoked_certificate(authority: Authority, follow: Follow, serving: _Serving) -> None:
+    channel = serving.channel(follow(client("someone")), _pair(authority, "gateway"))
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     for name, need in NEEDS.items():
         message = getattr(service_pb2, f"{name}Request", service_pb2.ModelInferRequest)()
@@ -229,12 +225,11 @@ def test_every_method_refuses_a_revoked_certificate(
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED, name
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_open_stream_of_a_revoked_certificate_is_refused(
-    authority: Authority, follow: Follow, serving: _Serving, transport: str, path: Path
+    authority: Authority, follow: Follow, serving: _Serving, path: Path
 ) -> None:
     file = follow(client("gateway", certificates=["cn:gateway"]))
-    channel = serving.channel(transport, file, _pair(authority, "gateway"))
+    channel = serving.channel(file, _pair(authority, "gateway"))
     go_on = threading.Semaphore(1)
     over = threading.Event()
 

@@ -16,7 +16,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.restrictions import Api, Restriction
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import client
@@ -105,10 +105,8 @@ def test_what_the_body_decides_is_noted_with_the_request(core: Any, access: Any,
     assert all(actor.address.startswith("127.0.0.1:") for _, actor in audit.notes)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, audit: Any, transport: str) -> None:
-    options = GrpcOptions(port=0, transport=transport)
-    front = GrpcFrontend(core, options, access=access, restrictions=_RESTRICTED, denials=denials)
+def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, audit: Any) -> None:
+    front = GrpcFrontend(core, GrpcOptions(port=0), access=access, restrictions=_RESTRICTED, denials=denials)
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()

@@ -9,7 +9,6 @@ import grpc
 import httpx
 import pytest
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import Guarded
@@ -85,9 +84,9 @@ def _other_model(stub: Any) -> None:
     stub.ModelInfer(service_pb2.ModelInferRequest(model_name="shared"), metadata=list(HEADERS.items()))
 
 
-@pytest.fixture(params=TRANSPORTS)
-def stub(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with grpc.insecure_channel(guarded.grpc[request.param]) as channel:
+@pytest.fixture
+def stub(guarded: Guarded) -> Iterator[Any]:
+    with grpc.insecure_channel(guarded.grpc) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 

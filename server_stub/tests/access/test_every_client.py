@@ -12,7 +12,6 @@ from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
 from repoagent_server.http.api import api_service
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import Guarded, client_of
@@ -104,9 +103,9 @@ def test_the_metrics_port_times_every_kind_of_client(guarded: Guarded) -> None:
 # gRPC
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def channel(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with grpc.insecure_channel(guarded.grpc[request.param]) as channel:
+@pytest.fixture(scope="module")
+def channel(guarded: Guarded) -> Iterator[Any]:
+    with grpc.insecure_channel(guarded.grpc) as channel:
         yield channel
 
 

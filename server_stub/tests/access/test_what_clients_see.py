@@ -13,7 +13,6 @@ import tritonclient.http as http_client
 from repoagent_server.handlers.restrictions import Api, Restriction
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.utils import InferenceServerException
 
 from server_stub.tests.access.conftest import Guarded, client, tables
@@ -29,9 +28,9 @@ def http(guarded: Guarded) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(params=TRANSPORTS)
-def triton(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with grpc_client.InferenceServerClient(guarded.grpc[request.param]) as client:
+@pytest.fixture
+def triton(guarded: Guarded) -> Iterator[Any]:
+    with grpc_client.InferenceServerClient(guarded.grpc) as client:
         yield client
 
 

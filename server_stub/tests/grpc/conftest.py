@@ -10,20 +10,14 @@ from google.protobuf import json_format
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2_grpc
 
 StartGrpc = Callable[..., int]
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    """What carries gRPC. Every test here runs over each."""
-    return str(request.param)
-
-
 @pytest.fixture
-def start_grpc(core: Any, transport: str) -> Iterator[StartGrpc]:
+def start_grpc(core: Any) -> Iterator[StartGrpc]:
     """Start a front end on a free port; arguments are those of ``GrpcOptions``. Gives the port."""
     started: list[GrpcFrontend] = []
 
@@ -36,7 +30,7 @@ def start_grpc(core: Any, transport: str) -> Iterator[StartGrpc]:
     ) -> int:
         frontend = GrpcFrontend(
             core,
-            GrpcOptions(port=0, transport=transport, **options),
+            GrpcOptions(port=0, **options),
             allow_load_parameters=allow_load_parameters,
             restrictions=restrictions,
             regions=regions,

@@ -51,17 +51,15 @@ def requests(world: Any) -> Iterator[Requests]:
     assert server.stop() == 0
 
 
-@pytest.fixture(params=["builtin", "grpcio"])
-def guarded(world: Any, request: pytest.FixtureRequest) -> Iterator[Requests]:
+@pytest.fixture
+def guarded(world: Any) -> Iterator[Requests]:
     """Whose inference needs a header over gRPC, and a key."""
     path = world.root / f"guarded-{len(world.servers)}.log"
     rules = world.root / "guarded.toml"
     _write_client(rules, "ann")
     world.model("m", config="max_batch_size: 300000")
     restricted = "--grpc-restricted-protocol=inference:pass=word"
-    server = world.serve(
-        f"--request-log={path}", f"--access={rules}", restricted, "--load-model=m", f"--grpc-transport={request.param}"
-    )
+    server = world.serve(f"--request-log={path}", f"--access={rules}", restricted, "--load-model=m")
     yield Requests(server, path)
     assert server.stop() == 0
 
@@ -73,11 +71,11 @@ def _write_client(rules: Path, name: str) -> None:
     rules.with_suffix(".new").rename(rules)
 
 
-@pytest.fixture(params=["builtin", "grpcio"], scope="module")
-def grpc(world: Any, request: pytest.FixtureRequest) -> Iterator[Requests]:
+@pytest.fixture(scope="module")
+def grpc(world: Any) -> Iterator[Requests]:
     path = world.root / f"requests-{len(world.servers)}.log"
     world.model("m", config="max_batch_size: 300000")
-    server = world.serve(f"--request-log={path}", "--load-model=m", f"--grpc-transport={request.param}")
+    server = world.serve(f"--request-log={path}", "--load-model=m")
     yield Requests(server, path)
     assert server.stop() == 0
 

@@ -16,7 +16,7 @@ from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 
 from server_stub.tests.access.conftest import Guarded
 from server_stub.tests.access.routes import CASES, Case
@@ -225,10 +225,9 @@ def test_an_application_reads_nothing_of_a_stranger(guarded: Guarded) -> None:
 # gRPC
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ModelMetadata", "RepositoryModelLoad"])
-def test_a_call_of_a_stranger_ends_before_its_message(guarded: Guarded, transport: str, method: str) -> None:
-    host, _, port = guarded.grpc[transport].partition(":")
+def test_a_call_of_a_stranger_ends_before_its_message(guarded: Guarded, method: str) -> None:
+    host, _, port = guarded.grpc.partition(":")
     client = Raw((host, int(port)))
     with client.socket:
         for stream, key in enumerate(("wrong", "wrong", "eu-key"), 1):
@@ -241,7 +240,7 @@ def test_a_call_of_a_stranger_ends_before_its_message(guarded: Guarded, transpor
 
 def test_a_call_whose_key_has_gone_ends_with_its_first_bytes_and_the_next_one_before_them(guarded: Guarded) -> None:
     rules = guarded.file.access.rules
-    host, _, port = guarded.grpc["builtin"].partition(":")
+    host, _, port = guarded.grpc.partition(":")
     client = Raw((host, int(port)))
     key = ("x-api-key", "root-key")
     with client.socket:
@@ -263,11 +262,11 @@ def test_a_call_whose_key_has_gone_ends_with_its_first_bytes_and_the_next_one_be
         assert client.status()[0] == "5"
 
 
-@pytest.fixture(params=TRANSPORTS)
-def restricted(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+@pytest.fixture
+def restricted(guarded: Guarded) -> Iterator[tuple[str, int]]:
     """A port whose inference needs a header."""
     restrictions = {Api.INFERENCE: Restriction("pass", b"word")}
-    front = GrpcFrontend(guarded.core, GrpcOptions(port=0, transport=request.param), restrictions=restrictions)
+    front = GrpcFrontend(guarded.core, GrpcOptions(port=0), restrictions=restrictions)
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()
@@ -281,10 +280,9 @@ def test_a_call_without_the_header_of_a_restricted_part_ends_before_its_message(
         assert client.status()[0] == "14"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("messages", [0, 1])
-def test_a_call_that_is_let_in_must_have_its_message(guarded: Guarded, transport: str, messages: int) -> None:
-    host, _, port = guarded.grpc[transport].partition(":")
+def test_a_call_that_is_let_in_must_have_its_message(guarded: Guarded, messages: int) -> None:
+    host, _, port = guarded.grpc.partition(":")
     client = Raw((host, int(port)))
     with client.socket:
         client.begin(1, ("x-api-key", "root-key"), path=f"{_SERVICE}ServerMetadata")

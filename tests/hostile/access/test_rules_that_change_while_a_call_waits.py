@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import PATIENCE, Guarded, client, tables
@@ -21,14 +20,13 @@ _SERVICE = "/inference.GRPCInferenceService/"
 
 
 @pytest.fixture
-def channel(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[grpc.Channel]:
+def channel(guarded: Guarded) -> Iterator[grpc.Channel]:
     guarded.write(*tables(guarded.issuer), client("leaving"))
-    with grpc.insecure_channel(guarded.grpc[request.param]) as channel:
+    with grpc.insecure_channel(guarded.grpc) as channel:
         yield channel
     guarded.write(*tables(guarded.issuer))
 
 
-@pytest.mark.parametrize("channel", TRANSPORTS, indirect=True)
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryIndex", "LogSettings", "ModelConfig"])
 def test_a_call_that_sends_its_message_after_its_key_is_gone_is_refused(
     guarded: Guarded, channel: grpc.Channel, method: str
@@ -54,7 +52,6 @@ def test_a_call_that_sends_its_message_after_its_key_is_gone_is_refused(
     assert call.exception(PATIENCE).code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("channel", TRANSPORTS, indirect=True)
 def test_a_stream_whose_client_lost_the_right_names_no_shared_memory(
     guarded: Guarded, channel: grpc.Channel, objects: Objects
 ) -> None:

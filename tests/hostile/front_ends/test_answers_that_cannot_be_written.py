@@ -16,7 +16,7 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.serving.core import ServingCore
 from server_stub.tests.cores import every_model
@@ -90,19 +90,17 @@ def write(models: Path, name: str, execution: str, *, decoupled: bool) -> None:
 
 
 class Reached:
-    """The models, over HTTP and both transports of gRPC."""
+    """The models, over HTTP and gRPC."""
 
     def __init__(self, core: ServingCore, stack: ExitStack) -> None:
         http = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(core))
         stack.callback(http.stop)
         http.start()
         self.http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{http.bind()[1]}", timeout=30))
-        self.channels = {}
-        for transport in TRANSPORTS:
-            front = GrpcFrontend(core, GrpcOptions(port=0, transport=transport))
-            stack.callback(front.stop)
-            front.start()
-            self.channels[transport] = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{front.bind()[1]}"))
+        front = GrpcFrontend(core, GrpcOptions(port=0))
+        stack.callback(front.stop)
+        front.start()
+        self.channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{front.bind()[1]}"))
 
 
 @pytest.fixture(scope="module")
@@ -173,19 +171,16 @@ def message(model: str, case: str) -> pb.ModelInferRequest:
     return request
 
 
-def by_call(transport: str) -> Callable[[Reached, str, str], str]:
-    def call(reached: Reached, model: str, case: str) -> str:
-        infer = reached.channels[transport].unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelInferResponse.FromString,
-        )
-        try:
-            return repr(infer(message(model, case), timeout=30))
-        except grpc.RpcError as error:
-            return refused(error)
-
-    return call
+def by_call(reached: Reached, model: str, case: str) -> str:
+    infer = reached.channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )
+    try:
+        return repr(infer(message(model, case), timeout=30))
+    except grpc.RpcError as error:
+        return refused(error)
 
 
 def refused(error: Any) -> str:
@@ -193,26 +188,23 @@ def refused(error: Any) -> str:
     return plain(error.details())
 
 
-def by_stream(transport: str) -> Callable[[Reached, str, str], str]:
-    def call(reached: Reached, model: str, case: str) -> str:
-        infer = reached.channels[transport].stream_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelStreamInferResponse.FromString,
-        )
-        requests = [message(model, case), message(model, "an element/a good text")]
-        try:
-            answers = list(infer(iter(requests), timeout=30))
-        except grpc.RpcError as error:
-            raise AssertionError(f"the stream broke: {refused(error)}") from error
-        assert len(answers) >= 2
-        good = answers[-1].infer_response.raw_output_contents
-        assert b"good" in good[0]
-        for answer in answers:
-            plain(answer.error_message)
-        return repr(answers[:-1])
-
-    return call
+def by_stream(reached: Reached, model: str, case: str) -> str:
+    infer = reached.channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )
+    requests = [message(model, case), message(model, "an element/a good text")]
+    try:
+        answers = list(infer(iter(requests), timeout=30))
+    except grpc.RpcError as error:
+        raise AssertionError(f"the stream broke: {refused(error)}") from error
+    assert len(answers) >= 2
+    good = answers[-1].infer_response.raw_output_contents
+    assert b"good" in good[0]
+    for answer in answers:
+        plain(answer.error_message)
+    return repr(answers[:-1])
 
 
 WAYS: Final[dict[str, Callable[[Reached, str, str], str]]] = {
@@ -220,12 +212,12 @@ WAYS: Final[dict[str, Callable[[Reached, str, str], str]]] = {
     "binary": by_binary,
     "generate": by_generate,
     "generate_stream": by_events,
-    **{f"gRPC, {transport}": by_call(transport) for transport in TRANSPORTS},
-    **{f"stream, {transport}": by_stream(transport) for transport in TRANSPORTS},
+    "gRPC": by_call,
+    "stream": by_stream,
 }
 
 
-ONE_ANSWER: Final = {"JSON", "binary", *(f"gRPC, {transport}" for transport in TRANSPORTS)}
+ONE_ANSWER: Final = {"JSON", "binary", "gRPC"}
 """Ways in which a decoupled model is not asked."""
 
 

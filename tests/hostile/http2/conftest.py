@@ -1,4 +1,4 @@
-"""The builtin gRPC transport over the core of the front ends' hostile tests."""
+"""gRPC over the core of the front ends' hostile tests."""
 
 from tests.hostile.front_ends.conftest import core
 

@@ -43,7 +43,7 @@ Attack = Callable[[Raw], None]
 
 @pytest.fixture(scope="module")
 def port(core: ServingCore) -> Iterator[int]:
-    options = GrpcOptions(port=0, transport="builtin", max_message_bytes=1 << 26)
+    options = GrpcOptions(port=0, max_message_bytes=1 << 26)
     front = GrpcFrontend(core, options, limits=Limits(held_bytes=16 << 20))
     front.start()
     yield front.bind()[1]

@@ -16,12 +16,10 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
 from repoagent_server.access.denials import Denials
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
 from repoagent_server.grpc.frontend.reflection import public_pool
-from repoagent_server.grpc.http2.transport import Http2Transport
+from repoagent_server.grpc.http2.transport import Http2Transport, Served
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
-from repoagent_server.grpc.transport import Served, Transport
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
@@ -73,7 +71,7 @@ class GrpcFrontend:
         self._port: Future[int] = Future()
         self._serving: Future[None] = Future()
         self._service: GrpcService | None = None
-        self._transport: Transport | None = None
+        self._transport: Http2Transport | None = None
         self._go = asyncio.Event()
         self._stop = asyncio.Event()
         self._grace = 0.0
@@ -171,8 +169,7 @@ class GrpcFrontend:
             await health_servicer.enter_graceful_shutdown()
             await transport.stop(self._grace)
 
-    def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Transport:
-        own = self._options.transport == "builtin"
+    def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Http2Transport:
         methods = assemble(
             self._core,
             self._loop,
@@ -184,7 +181,7 @@ class GrpcFrontend:
             access=self._access,
             in_flight=self._in_flight,
             request_log=self._log,
-            join=None if own else b"".join,
+            join=None,
             reserve=self._reserve,
         )
         self._service = methods.service
@@ -200,7 +197,7 @@ class GrpcFrontend:
             pools,
             methods.access,
         )
-        return Http2Transport(served) if own else GrpcioTransport(served)
+        return Http2Transport(served)
 
 
 async def _health() -> health.aio.HealthServicer:

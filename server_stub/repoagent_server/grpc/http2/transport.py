@@ -3,22 +3,30 @@
 import asyncio
 import contextlib
 import socket
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from repoagent.errors import UnavailableError
+from repoagent.limits import Limits
+from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.listening import listening, unlink
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
-from repoagent_server.grpc.transport import Served
+from repoagent_server.grpc.infer import InferCalls
+from repoagent_server.grpc.restricted import RestrictedProtocols
+from repoagent_server.grpc.service import GrpcService
 from repoagent_server.http.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.http.listener import ignore_new, queued
 from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
-__all__ = ["Http2Transport"]
+__all__ = ["Http2Transport", "Served"]
 
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
@@ -27,8 +35,24 @@ _PART_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.005
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is served, and how."""
+
+    options: GrpcOptions
+    limits: Limits
+    reserve: Reserve
+    service: GrpcService
+    calls: InferCalls
+    others: Sequence[Any]
+    """Handlers of further services: health and reflection."""
+    guards: RestrictedProtocols | None
+    pools: Pools
+    access: CallAccess | None = None
+
+
 class Http2Transport:
-    """A :class:`~repoagent_server.grpc.transport.Transport`."""
+    """Belongs to one event loop, on whose thread it is made and called."""
 
     def __init__(self, served: Served) -> None:
         self._options = options = served.options
@@ -48,6 +72,7 @@ class Http2Transport:
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)
         self.certificates: Certificates | None = None
+        """Of TLS."""
         self._tls: TlsPort | None = None
         files = options.tls_files()
         if files is not None:
@@ -58,6 +83,12 @@ class Http2Transport:
         self._server: asyncio.Server | None = None
 
     def bind(self) -> int:
+        """Take the address; the port.
+
+        Raises:
+            UnavailableError: it cannot be had.
+            InvalidArgumentError: a file for TLS cannot be read.
+        """
         options = self._options
         listener = self._listener = listening(options.address, options.port, options.reuse_port)
         listener.setblocking(False)
@@ -65,6 +96,7 @@ class Http2Transport:
         return int(name[1]) if isinstance(name, tuple) else 0
 
     async def start(self) -> None:
+        """Accept calls."""
         options = self._options
         assert self._listener is not None
         try:
@@ -78,6 +110,7 @@ class Http2Transport:
             self.certificates.watch()
 
     async def part(self) -> None:
+        """Ask clients to go elsewhere with new calls. Those that come are served."""
         """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
         if self._options.reuse_port:
             await self._stop_listening()  # what begins now is left to the server that follows

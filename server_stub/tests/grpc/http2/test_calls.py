@@ -1,4 +1,4 @@
-"""The builtin transport on a real socket: what the tests that run over both transports do not see."""
+"""HTTP/2 on a real socket: what the tests of the methods do not see."""
 
 import asyncio
 import contextlib
@@ -41,11 +41,6 @@ from repoagent.serving.requests.tensor import Tensor
 from .conftest import data_frame, headers_frame, message
 from .held_time import HeldTime
 from .raw_client import HEADERS, METHOD, Raw
-
-
-@pytest.fixture
-def transport() -> str:
-    return "builtin"
 
 
 def infer_message(model: str = "ident", values: int = 1, **fields: Any) -> service_pb2.ModelInferRequest:
@@ -209,7 +204,7 @@ def test_a_call_that_comes_in_pieces_is_one(raw: Raw) -> None:
 
 
 def test_health_is_watched_until_the_end(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"))
+    frontend = GrpcFrontend(core, GrpcOptions(port=0))
     frontend.start()
     with grpc.insecure_channel("{}:{}".format(*frontend.bind())) as channel:
         watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -348,12 +343,12 @@ def test_a_unix_socket(core: Any, tmp_path: Path) -> None:
     left_behind = socket.socket(socket.AF_UNIX)
     left_behind.bind(str(path))
     left_behind.close()
-    frontend = GrpcFrontend(core, GrpcOptions(address=f"unix:{path}", transport="builtin"))
+    frontend = GrpcFrontend(core, GrpcOptions(address=f"unix:{path}"))
     frontend.start()
     with grpc.insecure_channel(f"unix:{path}") as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
     with pytest.raises(UnavailableError, match=f"cannot listen on unix:{path}"):
-        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}", transport="builtin")).start()
+        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}")).start()
     frontend.stop()
     assert not path.exists()
 
@@ -362,13 +357,13 @@ def test_a_file_in_the_place_of_a_socket_stays(core: Any, tmp_path: Path) -> Non
     path = tmp_path / "precious"
     path.write_text("text")
     with pytest.raises(UnavailableError, match="cannot listen on unix:"):
-        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}", transport="builtin")).bind()
+        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}")).bind()
     assert path.read_text() == "text"
 
 
 def test_an_abstract_unix_socket(core: Any) -> None:
     name = f"unix-abstract:repoagent-{time.time_ns()}"
-    frontend = GrpcFrontend(core, GrpcOptions(address=name, transport="builtin"))
+    frontend = GrpcFrontend(core, GrpcOptions(address=name))
     frontend.start()
     with grpc.insecure_channel(name) as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
@@ -378,7 +373,7 @@ def test_an_abstract_unix_socket(core: Any) -> None:
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("address", ["::1", "[::1]"])
 def test_ipv6(core: Any, address: str) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(address=address, port=0, transport="builtin"))
+    frontend = GrpcFrontend(core, GrpcOptions(address=address, port=0))
     frontend.start()
     with grpc.insecure_channel(f"[::1]:{frontend.bind()[1]}") as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
@@ -386,12 +381,12 @@ def test_ipv6(core: Any, address: str) -> None:
 
 
 def test_two_servers_share_a_port_if_both_want_to(core: Any) -> None:
-    first = GrpcFrontend(core, GrpcOptions(port=0, reuse_port=True, transport="builtin"))
+    first = GrpcFrontend(core, GrpcOptions(port=0, reuse_port=True))
     first.start()
     port = first.bind()[1]
     with pytest.raises(UnavailableError):
-        GrpcFrontend(core, GrpcOptions(port=port, transport="builtin")).start()
-    second = GrpcFrontend(core, GrpcOptions(port=port, reuse_port=True, transport="builtin"))
+        GrpcFrontend(core, GrpcOptions(port=port)).start()
+    second = GrpcFrontend(core, GrpcOptions(port=port, reuse_port=True))
     second.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -405,7 +400,7 @@ def test_two_servers_share_a_port_if_both_want_to(core: Any) -> None:
 @pytest.mark.slow
 def test_no_call_is_lost_when_a_server_that_shares_its_port_goes(core: Any) -> None:
     """Clients that call all the time, on connections to a server that another one follows."""
-    options: dict[str, Any] = {"reuse_port": True, "transport": "builtin"}
+    options: dict[str, Any] = {"reuse_port": True}
     server = GrpcFrontend(core, GrpcOptions(port=0, **options))
     server.start()
     port = server.bind()[1]
@@ -461,7 +456,7 @@ def test_a_thousand_streams_on_one_connection(grpc_port: int, core: Any) -> None
 
 
 def test_requests_that_wait_in_a_reserve_are_refused_and_given_back(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"), limits=Limits(held_bytes=1 << 20))
+    frontend = GrpcFrontend(core, GrpcOptions(port=0), limits=Limits(held_bytes=1 << 20))
     frontend.start()
     raw = Raw(frontend.bind())
     with closing(raw.socket):
@@ -529,7 +524,7 @@ def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
 @pytest.mark.parametrize("path", [METHOD, f"/{SERVICE}/ModelStreamInfer"])
 def test_calls_that_run_when_the_server_closes_end_with_a_status(core: Any, path: str) -> None:
     """Not with REFUSED_STREAM, after which a client would try again what has been executed."""
-    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"))
+    frontend = GrpcFrontend(core, GrpcOptions(port=0))
     frontend.start()
     raw = Raw(frontend.bind())
     with closing(raw.socket):

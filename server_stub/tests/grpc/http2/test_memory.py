@@ -12,7 +12,6 @@ from typing import Any, Final
 import grpc
 import numpy as np
 import pytest
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 SIZE: Final = 96 << 20
@@ -26,9 +25,9 @@ class TritonPythonModel:
 """
 
 
-@pytest.fixture(params=TRANSPORTS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int, int]]:
-    """What carries gRPC, the port, and the process."""
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """The port, and the process."""
     folder = tmp_path / "models" / "plus"
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(_MODEL)
@@ -39,7 +38,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     ready = tmp_path / "ready.json"
     command = [sys.executable, "-c", _PROGRAM, "serve", "--model-repository", str(tmp_path / "models")]
     command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
-    command += [f"--grpc-transport={request.param}", f"--workspace-directory={tmp_path / 'w'}"]
+    command += [f"--workspace-directory={tmp_path / 'w'}"]
     command += [f"--grpc-max-message-size={2 * SIZE}"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -47,7 +46,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
         while not ready.exists():
             assert process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.005)
-        yield request.param, int(json.loads(ready.read_text())["grpc"]["port"]), process.pid
+        yield int(json.loads(ready.read_text())["grpc"]["port"]), process.pid
     finally:
         process.terminate()
         process.wait(60)
@@ -60,9 +59,8 @@ def peak(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory cannot be reset")
-def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[str, int, int]) -> None:
-    """Where the transport is grpcio, its own copies are beyond our reach."""
-    carrier, port, pid = server
+def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[int, int]) -> None:
+    port, pid = server
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -80,5 +78,5 @@ def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[str, in
         assert answer.size == SIZE // 4
         assert (answer == 2).all()
         ratio = (peak(pid) - before) / SIZE
-        assert ratio <= (3.0 if carrier == "builtin" else 7.0), ratio
-        print(f"{carrier}: {ratio:.2f} bytes per byte")
+        assert ratio <= 3.0, ratio
+        print(f"{ratio:.2f} bytes per byte")

@@ -1,8 +1,8 @@
-"""Soak test of the gRPC transports: frames that a fuzzer makes, then calls that are cancelled and run out of time.
+"""Soak test of gRPC: frames that a fuzzer makes, then calls that are cancelled and run out of time.
 
 In full it is 100,000 connections that bring good, broken and misplaced frames to the state machine, and a million
-calls to a `repoagent serve` over each transport. A connection must never raise, write only whole frames, and hold
-nothing at its end. A call must have exactly one outcome, and the right one; the server's memory must not grow.
+calls to a `repoagent serve`. A connection must never raise, write only whole frames, and hold nothing at its
+end. A call must have exactly one outcome, and the right one; the server's memory must not grow.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.stream import Stream
-from repoagent_server.shared.grpc_options import TRANSPORTS
 from repoagent_server.shared.reserve import Reserve
 
 from tests.extent import in_full
@@ -343,7 +342,7 @@ async def _call(port: int, calls: int, seed: int, report: Report) -> None:
 
 
 @contextmanager
-def server(folder: Path, transport: str) -> Iterator[tuple[int, int]]:
+def server(folder: Path) -> Iterator[tuple[int, int]]:
     """The process and the gRPC port of a `repoagent serve` with the model ``add``, which adds one."""
     model = folder / "models" / "add" / "1" / "model.py"
     model.parent.mkdir(parents=True)
@@ -351,7 +350,7 @@ def server(folder: Path, transport: str) -> Iterator[tuple[int, int]]:
     (folder / "models" / "add" / "config.pbtxt").write_text(CONFIG)
     ready = folder / "ready.json"
     command = [sys.executable, "-m", "repoagent", "serve", f"--model-repository={folder / 'models'}"]
-    command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--grpc-transport={transport}"]
+    command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
     command += [f"--ready-file={ready}", f"--workspace-directory={folder / 'workspace'}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -368,10 +367,10 @@ def resident(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
 
 
-def soak(folder: Path, transport: str, share: float, seed: int) -> Report:
-    """Calls over one transport. The first tenth is for warming up: memory counts from then on."""
+def soak(folder: Path, share: float, seed: int) -> Report:
+    """The first tenth is for warming up: memory counts from then on."""
     report, calls = Report(), int(CALLS * share)
-    with server(folder, transport) as (process, port):
+    with server(folder) as (process, port):
         asyncio.run(_call(port, calls // 10, seed, report))
         before = resident(process)
         asyncio.run(_call(port, calls - calls // 10, seed + 1, report))
@@ -390,9 +389,8 @@ def test_frames_of_any_kind_raise_nothing_and_leave_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("carrier", TRANSPORTS)
-def test_every_call_has_one_outcome_and_the_right_one(tmp_path: Path, carrier: str) -> None:
-    report = soak(tmp_path, carrier, in_full(1.0, otherwise=0.003), seed=0)
+def test_every_call_has_one_outcome_and_the_right_one(tmp_path: Path) -> None:
+    report = soak(tmp_path, in_full(1.0, otherwise=0.003), seed=0)
     print(report)
     assert report.faults == []
     assert min(report.outcomes[kind] for kind in ("answered", "cancelled", "streams")) > 0
