@@ -112,6 +112,7 @@ lint: $(STAMP) $(CAPI)
 	MYPYPATH=benchmarks:capi:examples/chat $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
 	$(BIN)/mypy capi/repoagent_capi && MYPYPATH=$(AGAINST_TRITON) $(BIN)/mypy --explicit-package-bases capi/tests
+	$(BIN)/mypy contrib/vllm/repoagent_vllm && MYPYPATH=contrib/vllm $(BIN)/mypy --explicit-package-bases contrib/vllm/tests
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
 
 # The documentation site below build/docs/site. It is built strictly: a link that leads nowhere fails.

@@ -134,6 +134,7 @@ def packages() -> list[Path]:
         _TREE / "server_stub",
         _TREE / "capi",
         _TREE / "deploy" / "ray",
+        _TREE / "contrib" / "vllm",
     ]
     return [path.parent for root in roots for path in sorted(root.glob("repoagent*/__init__.py"))]
 

@@ -23,10 +23,11 @@ SOURCES = [
     TREE / "server_stub",
     TREE / "llm",
     TREE / "deploy" / "ray",
+    TREE / "contrib" / "vllm",
     *sorted(path.parent for path in TREE.glob("agents/*/pyproject.toml")),
 ]
-NEEDS_MORE = ("repoagent-ray",)
-"""Distributions whose requirements are not in the development environment: they build, and `make ray` runs them."""
+NEEDS_MORE = ("repoagent-ray", "repoagent-vllm")
+"""Distributions whose requirements are not in the development environment: they build; `make ray` runs the first."""
 pytestmark = pytest.mark.slow
 
 

@@ -72,6 +72,7 @@ def test_it_builds_every_distribution_that_the_tests_build(workflow: dict[Any, A
         TREE / "llm/pyproject.toml",
         TREE / "server_stub/pyproject.toml",
         TREE / "deploy/ray/pyproject.toml",
+        TREE / "contrib/vllm/pyproject.toml",
         *TREE.glob("agents/*/pyproject.toml"),
     }
 

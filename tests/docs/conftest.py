@@ -24,6 +24,7 @@ _PLACES = (
     "examples/**/*.md",
     "capi/**/*.md",
     "deploy/**/*.md",
+    "contrib/**/*.md",
 )
 
 

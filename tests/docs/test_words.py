@@ -41,6 +41,7 @@ PRODUCT = (
     "server_stub/repoagent_server/**/*.py",
     "agents/*/repoagent_*/**/*.py",
     "deploy/ray/repoagent_ray/**/*.py",
+    "contrib/vllm/repoagent_vllm/*.py",
 )
 
 

@@ -126,6 +126,8 @@ def main(names: list[str]) -> int:
         "server_stub/*.md",
         "capi/**/*.md",
         "deploy/**/*.md",
+        "contrib/**/*.md",
+        "contrib/vllm/repoagent_vllm/*.py",
         "deploy/ray/repoagent_ray/**/*.py",
     )
     pages = [Path(name) for name in names] or sorted({path for place in places for path in root.glob(place)})

@@ -1,0 +1,158 @@
+"""The resolver: the name of an adapter in, a directory that its agents have accepted out."""
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vllm.lora.request import LoRARequest
+from vllm.lora.resolver import LoRAResolver
+
+if TYPE_CHECKING:
+    from repoagent.loader.chain import LoadedChain
+    from repoagent.loader.loader import Loader
+    from repoagent.storage import Repository
+
+__all__ = ["AgentResolver", "Settings"]
+
+logger = logging.getLogger("vllm.repoagent")
+
+_REFUSED_SECONDS: Final = 10.0
+_MOST_REFUSALS: Final = 1000
+"""Names that are remembered: any client can name anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where adapters are, and what they have to pass."""
+
+    repository: str
+    agent_policy: Path
+    most_adapters: int = 64
+    confidential_directory: Path | None = None
+    allow_swap: bool = False
+    audit_log: Path | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Settings":
+        """Read the variables ``LORA_...``.
+
+        Raises:
+            ValueError: there is no policy, or a number is not one.
+        """
+        policy = environment.get("LORA_AGENT_POLICY")
+        if not policy:
+            raise ValueError(
+                "LORA_REPOSITORY needs LORA_AGENT_POLICY: without a policy an adapter names its own agents"
+            )
+        memory, log = (environment.get(f"LORA_{name}") for name in ("CONFIDENTIAL_DIRECTORY", "AUDIT_LOG"))
+        return cls(
+            environment["LORA_REPOSITORY"],
+            Path(policy),
+            int(environment.get("LORA_MOST_ADAPTERS", "64")),
+            Path(memory) if memory else None,
+            environment.get("LORA_ALLOW_SWAP", "") == "1",
+            Path(log) if log else None,
+        )
+
+
+class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there when types are checked
+    """Loads each adapter once, through the agents of the policy, and keeps its files until the process ends.
+
+    vLLM reads an adapter again after it has evicted it, and has no hook for the end of one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._opened: tuple[Repository, Loader] | None = None
+        self._resources = ExitStack()
+        self._adapters: dict[str, LoadedChain] = {}
+        self._refused: dict[str, float] = {}
+        atexit.register(self.close)
+
+    async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
+        """The adapter for vLLM, or None if there is none of that name that the agents accept."""
+        place = await asyncio.to_thread(self._resolve, lora_name)
+        if place is None:
+            return None
+        return LoRARequest(lora_name=lora_name, lora_int_id=zlib.crc32(lora_name.encode()) or 1, lora_path=str(place))
+
+    def _resolve(self, name: str) -> Path | None:
+        from repoagent.errors import RepoAgentError
+
+        with self._lock:
+            if self._refused.get(name, 0.0) > time.monotonic():
+                return None
+            try:
+                if name not in self._adapters:
+                    self._adapters[name] = self._load(name)
+                return Path(self._adapters[name].files.local_path())
+            except RepoAgentError as error:
+                logger.warning("adapter %r is refused: %s", name, error)
+                while len(self._refused) >= _MOST_REFUSALS:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[name] = time.monotonic() + _REFUSED_SECONDS
+                return None
+
+    def _load(self, name: str) -> "LoadedChain":
+        from repoagent.errors import NotFoundError, UnavailableError, UnsupportedError
+
+        if len(self._adapters) >= self._settings.most_adapters:
+            raise UnavailableError(f"there are {len(self._adapters)} adapters already (LORA_MOST_ADAPTERS)")
+        repository, loader = self._opened or self._open()
+        source = repository.model(name)
+        if source is None:
+            raise NotFoundError("there is no such directory in the repository")
+        loader.admit_command(name, "vllm")
+        chain = loader.load(source)
+        try:
+            if not chain.private:
+                raise UnsupportedError("no agent copied it, so that its owner could change it later")
+            chain.remove_former_locations()
+            chain.attest()
+        except BaseException as error:
+            chain.fail(error)
+            raise
+        chain.complete()
+        return chain
+
+    def _open(self) -> "tuple[Repository, Loader]":
+        from repoagent.audit import NO_AUDIT
+        from repoagent.audit.log import AuditLog
+        from repoagent.loader.assembly import LoaderOptions, open_loader
+        from repoagent.loader.plugins import PluginManager
+        from repoagent.storage import Repository
+
+        settings = self._settings
+        with ExitStack() as opened:
+            log = AuditLog(settings.audit_log) if settings.audit_log is not None else None
+            if log is not None:
+                opened.callback(log.close)
+            plugins = opened.enter_context(PluginManager())
+            options = LoaderOptions(
+                agent_policy=settings.agent_policy,
+                confidential_directory=settings.confidential_directory,
+                allow_swap=settings.allow_swap,
+                audit=log or NO_AUDIT,
+            )
+            repository = Repository.open(settings.repository, filesystems=plugins.registry("filesystems"))
+            self._opened = repository, open_loader(options, plugins, opened)
+            self._resources = opened.pop_all()
+        return self._opened
+
+    def close(self) -> None:
+        """Take every adapter through its last actions, and remove the files."""
+        with self._lock:
+            for chain in self._adapters.values():
+                chain.finish()
+            self._adapters.clear()
+            self._resources.close()
+            self._opened = None
