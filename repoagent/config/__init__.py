@@ -4,7 +4,6 @@
 are in :mod:`repoagent.config.model_config_pb2`. Nothing here touches a file: callers bring text and take text away.
 """
 
-from repoagent.config.agent_entry import AgentEntry, agent_entries
 from repoagent.config.backends import (
     BACKEND_OF_PLATFORM,
     PLATFORM_OF_BACKEND,
@@ -14,13 +13,13 @@ from repoagent.config.backends import (
     platform_of,
 )
 from repoagent.config.checks import check, problems
+from repoagent.config.choices import AgentEntry, agent_entries, no_version, select_versions
 from repoagent.config.defaults import default_config, normalize
 from repoagent.config.json_reader import read_json
 from repoagent.config.json_writer import write_json
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.pbtxt import read_text, write_text
 from repoagent.config.redaction import redact
-from repoagent.config.version_policy import no_version, select_versions
 
 __all__ = [
     "BACKEND_OF_PLATFORM",

@@ -1,20 +1,22 @@
 """Reading the JSON form of a model configuration, as load requests bring it."""
 
 import json
-from collections.abc import Mapping
+import re
+import struct
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from repoagent.config import relaxed_json
-from repoagent.config.json_scalars import Misfit, read_scalar
+from repoagent import nested_text
 from repoagent.config.model_config_pb2 import ModelConfig
-from repoagent.config.schema import descriptor_of, is_agent_parameters, is_map, map_fields
+from repoagent.config.schema import descriptor_of, enum_of, is_agent_parameters, is_map, map_fields
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import ConfigError
 
-__all__ = ["read_json"]
+__all__ = ["load_relaxed_json", "read_json"]
+
 
 _ROOT: Final = ""
 
@@ -41,7 +43,7 @@ def read_json(text: str | bytes | Mapping[str, Any], *, source: str = "<override
 
 def _parse(text: str | bytes, source: str) -> Any:
     try:
-        return relaxed_json.loads(text if isinstance(text, str) else text.decode())
+        return load_relaxed_json(text if isinstance(text, str) else text.decode())
     except json.JSONDecodeError as error:
         raise ConfigError(f"not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno) from None
     except UnicodeDecodeError as error:
@@ -115,3 +117,135 @@ def _set_list(message: Message, field: FieldDescriptor, value: Any, path: str) -
             _fill(container.add(), element, here)
         else:
             container.append(read_scalar(field, element, here))
+
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}")
+_RANGES: Final = {
+    FieldDescriptor.CPPTYPE_INT32: range(-(2**31), 2**31),
+    FieldDescriptor.CPPTYPE_INT64: range(-(2**63), 2**63),
+    FieldDescriptor.CPPTYPE_UINT32: range(2**32),
+    FieldDescriptor.CPPTYPE_UINT64: range(2**64),
+}
+
+
+class Misfit(Exception):
+    """A value that does not fit, at a path such as ``input[0].dims``."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+
+
+def read_scalar(field: FieldDescriptor, value: Any, path: str) -> Any:
+    """``value`` as ``field`` holds it; raises :class:`Misfit`. Values are never repeated in the reason."""
+    return _READERS[field.cpp_type](field, value, path)
+
+
+def _read_integer(field: FieldDescriptor, value: Any, path: str) -> int:
+    allowed = _RANGES[field.cpp_type]
+    number = _as_integer(value)
+    if number is None or number not in allowed:
+        raise Misfit(path, f"expected an integer from {allowed.start} to {allowed.stop - 1}")
+    return number
+
+
+def _as_integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        return int(value)
+    return None
+
+
+def _read_float(field: FieldDescriptor, value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise Misfit(path, "expected a number")
+    try:
+        number = float(value)
+        if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+            struct.pack("f", number)
+    except (ValueError, OverflowError):
+        raise Misfit(path, "expected a number in range") from None
+    return number
+
+
+def _read_bool(_field: FieldDescriptor, value: Any, path: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value in ("true", "false"):
+        return value == "true"
+    raise Misfit(path, "expected true or false")
+
+
+def _read_string(_field: FieldDescriptor, value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise Misfit(path, "expected a string in quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Misfit(path, "expected text; it holds half of a surrogate pair") from None
+    return value
+
+
+def _read_enum(field: FieldDescriptor, value: Any, path: str) -> int:
+    enum = enum_of(field)
+    if isinstance(value, str) and not _INTEGER.fullmatch(value.strip()):
+        named = enum.values_by_name.get(value.upper())
+        if named is None:
+            raise Misfit(path, f"{enum.name} has no value '{value}'{did_you_mean(value.upper(), enum.values_by_name)}")
+        return named.number
+    number = _as_integer(value)
+    if number is None or number not in enum.values_by_number:
+        raise Misfit(path, f"expected one of {', '.join(enum.values_by_name)}")
+    return number
+
+
+_READERS: Final[dict[int, Callable[[FieldDescriptor, Any, str], Any]]] = {
+    FieldDescriptor.CPPTYPE_INT32: _read_integer,
+    FieldDescriptor.CPPTYPE_INT64: _read_integer,
+    FieldDescriptor.CPPTYPE_UINT32: _read_integer,
+    FieldDescriptor.CPPTYPE_UINT64: _read_integer,
+    FieldDescriptor.CPPTYPE_FLOAT: _read_float,
+    FieldDescriptor.CPPTYPE_DOUBLE: _read_float,
+    FieldDescriptor.CPPTYPE_BOOL: _read_bool,
+    FieldDescriptor.CPPTYPE_STRING: _read_string,
+    FieldDescriptor.CPPTYPE_ENUM: _read_enum,
+}
+
+
+# Every alternative takes all that it has looked at (possessive, and an end of a string that is missing is none), so
+# that the time stays proportional to the length of the text, whatever a client sends.
+_TOKEN: Final = re.compile(
+    r"""(?P<double>"(?:[^"\\]|\\.|\\\Z)*+"?)
+      | '(?P<single>(?:[^'\\]|\\.|\\\Z)*+)(?P<close>'?)
+      | (?P<name>[A-Za-z_$][\w$]*+)(?P<colon>\s*+:)?
+      | (?P<comma>,)(?=\s*+[}\]])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def load_relaxed_json(text: str) -> Any:
+    """Read ``text`` as JSON, and if that fails, once more with the liberties above.
+
+    Raises ``ValueError``; a ``json.JSONDecodeError`` (which is one) speaks about ``text`` as it was given.
+    """
+    try:
+        return nested_text.read_json(text)
+    except json.JSONDecodeError as error:
+        try:
+            return nested_text.read_json(_TOKEN.sub(_strict, text))
+        except ValueError:
+            raise error from None
+
+
+def _strict(match: re.Match[str]) -> str:
+    if match["comma"] is not None:
+        return ""
+    if match["colon"] is not None:
+        return f'"{match["name"]}":'
+    if match["single"] is not None:
+        return '"' + match["single"].replace("\\'", "'").replace('"', '\\"') + match["close"].replace("'", '"')
+    return match[0]

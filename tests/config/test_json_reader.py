@@ -1,5 +1,6 @@
 """The JSON that load requests bring."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repoagent.config import agent_entries, normalize, read_json, write_json
+from repoagent.config.json_reader import load_relaxed_json
 from repoagent.errors import ConfigError
 
 Shown = Callable[[dict[str, Any]], dict[str, Any]]
@@ -115,3 +117,53 @@ def test_any_value_is_read_or_refused_as_a_config_error(values: dict[str, Any]) 
     except ConfigError:
         return
     assert read_json(write_json(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: 1, $b_2 : true}", {"a": 1, "$b_2": True}),
+        ("{'a': 'b'}", {"a": "b"}),
+        ("[1, 2, ]", [1, 2]),
+        ("{a: [1,],}", {"a": [1]}),
+        ("{a: null, b: false}", {"a": None, "b": False}),
+        ("""{a: 'say "x: y"', "b": "it's, }"}""", {"a": 'say "x: y"', "b": "it's, }"}),
+        (r"{a: 'it\'s', b: 'tab\t'}", {"a": "it's", "b": "tab\t"}),
+    ],
+)
+def test_the_liberties_are_read(text: str, value: Any) -> None:
+    assert load_relaxed_json(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "{a}", "a", "'a", "{'a: 1}", "{} {}"])
+def test_what_is_still_not_json_is_refused_where_it_goes_wrong(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        load_relaxed_json(text)
+    assert caught.value.doc == text
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@pytest.mark.slow
+@given(_json)
+def test_strict_json_is_read_as_it_stands(value: Any) -> None:
+    assert load_relaxed_json(json.dumps(value)) == value
+
+
+@pytest.mark.slow
+@given(_json)
+def test_a_trailing_comma_after_strict_json_changes_nothing(value: Any) -> None:
+    assert load_relaxed_json(f"[{json.dumps(value)},]") == [value]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["a", " ", ", ", '\\"', "\\'", '"', "'", "\\", "a ", "{a", "a:"])
+@pytest.mark.parametrize("start", ["", '"', "'", ","])
+def test_the_time_is_proportional_to_the_length_of_the_text(start: str, piece: str) -> None:
+    """A quadratic search would take minutes here."""
+    with pytest.raises(ValueError, match=r".+"):
+        load_relaxed_json(start + piece * 300_000)

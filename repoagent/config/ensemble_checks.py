@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from repoagent.config.backends import ENSEMBLE
 from repoagent.config.model_config_pb2 import ModelConfig, ModelEnsembling
 
-__all__ = ["problems"]
+__all__ = ["ensemble_problems"]
 
 
-def problems(config: ModelConfig, name: str) -> Iterator[str]:
+def ensemble_problems(config: ModelConfig, name: str) -> Iterator[str]:
     """Problems of ``ensemble_scheduling``, or of an ensemble that lacks it."""
     if not config.HasField("ensemble_scheduling"):
         if config.platform == ENSEMBLE:

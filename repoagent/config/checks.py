@@ -1,0 +1,161 @@
+"""Whether a configuration makes sense, with Triton's texts where it has the rule."""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, backend_of
+from repoagent.config.ensemble_checks import ensemble_problems
+from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.config.scheduling_checks import (
+    dynamic_batching_problems,
+    instance_group_problems,
+    sequence_batching_problems,
+    sequence_state_problems,
+)
+from repoagent.config.suggestions import did_you_mean
+from repoagent.config.tensor_checks import batch_tensor_problems, tensor_problems
+from repoagent.errors import ConfigError
+
+__all__ = ["check", "problems"]
+
+
+def check(
+    config: ModelConfig,
+    *,
+    model_name: str | None = None,
+    source: str | None = None,
+    complete: bool = False,
+    gpus: Collection[int] | None = None,
+) -> None:
+    """Raise :class:`~repoagent.errors.ConfigError` with the first of :func:`problems`; ``source`` is named in it."""
+    for problem in problems(config, model_name=model_name, complete=complete, gpus=gpus):
+        raise ConfigError(problem, source=source)
+
+
+def problems(
+    config: ModelConfig,
+    *,
+    model_name: str | None = None,
+    complete: bool = False,
+    gpus: Collection[int] | None = None,
+) -> Iterator[str]:
+    """Everything in ``config`` that cannot work, one text each.
+
+    ``model_name`` is the name of the model's directory, which ``config.name`` must equal if it is given. With
+    ``complete`` also what must be there once a backend and :func:`~repoagent.config.normalize` have filled in what the
+    file may leave out: name, backend, version policy, types and dims of tensors, instance groups. ``gpus`` are the
+    devices that may be used; None means that this is not known here.
+    """
+    name = config.name or model_name or ""
+    yield from _name_problems(config, model_name=model_name, complete=complete)
+    yield from dynamic_batching_problems(config, name)
+    yield from sequence_batching_problems(config, name)
+    yield from ensemble_problems(config, name)
+    yield from _response_cache_problems(config, name)
+    yield from _metric_problems(config)
+    yield from tensor_problems(config, name, complete=complete)
+    yield from batch_tensor_problems(config, name)
+    yield from instance_group_problems(config, name, complete=complete, gpus=gpus)
+    yield from _path_problems(config, name)
+    yield from sequence_state_problems(config, name)
+    yield from _agent_problems(config, name)
+
+
+def _name_problems(config: ModelConfig, *, model_name: str | None, complete: bool) -> Iterator[str]:
+    """Problems with names, ``max_batch_size`` and the presence of a version policy."""
+    name = config.name or model_name or ""
+    if not config.name and complete:
+        yield "model configuration must specify 'name'"
+    if config.name and model_name and config.name != model_name:
+        yield (
+            f"unexpected directory name '{model_name}' for model '{config.name}', directory name must equal model name"
+        )
+    yield from _backend_problems(config, name, complete)
+    if config.max_batch_size < 0:
+        yield f"'max_batch_size' must be non-negative value for {name}"
+    if complete and not config.HasField("version_policy"):
+        yield f"must specify 'version policy' for {name}"
+
+
+def _backend_problems(config: ModelConfig, name: str, complete: bool) -> Iterator[str]:
+    platform, backend = config.platform, config.backend
+    if platform == ENSEMBLE:
+        if backend:
+            yield f"Ensemble model '{name}' must have platform type '{platform}' and empty backend type"
+    elif not backend:
+        yield from _missing_backend(config, name, complete)
+    elif platform and backend in BACKEND_OF_PLATFORM.values() and BACKEND_OF_PLATFORM.get(platform) != backend:
+        yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
+
+
+def _missing_backend(config: ModelConfig, name: str, complete: bool) -> Iterator[str]:
+    if config.platform and config.platform not in BACKEND_OF_PLATFORM:
+        meant = did_you_mean(config.platform, BACKEND_OF_PLATFORM)
+        yield f"unexpected platform type '{config.platform}' for {name}{meant}"
+    elif complete and not config.HasField("ensemble_scheduling") and not backend_of(config):
+        yield (
+            f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+
+
+def _response_cache_problems(config: ModelConfig, name: str) -> Iterator[str]:
+    """Problems of ``response_cache``, if it is enabled."""
+    if not config.response_cache.enable:
+        return
+    if config.HasField("sequence_batching"):
+        yield _text(name, "sequence batching scheduler")
+    if config.model_transaction_policy.decoupled:
+        yield _text(name, "'decoupled' transaction policy")
+
+
+def _text(name: str, feature: str) -> str:
+    return f"Response Cache does not currently support model {name} with {feature}. Please disable the response cache."
+
+
+def _path_problems(config: ModelConfig, name: str) -> Iterator[str]:
+    """File names that are absolute, contain ``..`` or a NUL."""
+    for field, path in _paths(config):
+        if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            yield f"'{field}' must name a file inside the model directory, got {path!r} for {name}"
+
+
+def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    yield "default_model_filename", config.default_model_filename
+    yield from (("cc_model_filenames", path) for path in config.cc_model_filenames.values())
+    yield from (("label_filename", output.label_filename) for output in config.output)
+    for warmup in config.model_warmup:
+        yield from (("input_data_file", tensor.input_data_file) for tensor in warmup.inputs.values())
+    for state in config.sequence_batching.state:
+        yield from (("data_file", initial.data_file) for initial in state.initial_state)
+
+
+_TAG: Final = re.compile(r"[A-Za-z0-9_]+")
+
+
+def _metric_problems(config: ModelConfig) -> Iterator[str]:
+    """Problems of ``metric_tags`` and ``model_metrics``."""
+    for tag in sorted(config.metric_tags):
+        if not _TAG.fullmatch(tag):
+            yield f"metric tag '{tag}' must be of letters, digits and '_', to be a label of metrics"
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            yield "metric control must specify 'metric_identifier'"
+        elif not control.metric_identifier.family:
+            yield "metric identifier must specify non-empty 'family'"
+        if not control.HasField("histogram_options"):
+            yield "metric control must specify 'histogram_options'"
+        elif not control.histogram_options.buckets:
+            yield "histogram options must specify non-empty 'buckets'"
+        elif sorted(set(control.histogram_options.buckets)) != list(control.histogram_options.buckets):
+            yield "histogram options must specify 'buckets' in ascending order"
+
+
+def _agent_problems(config: ModelConfig, name: str) -> Iterator[str]:
+    """Agents without a name, and parameters without a key."""
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        if not agent.name:
+            yield f"must specify 'name' in repository agent {index} of model '{name}'"
+        if any(not parameter.key for parameter in agent.parameters):
+            yield f"must specify 'key' in every parameter of repository agent {index} of model '{name}'"
