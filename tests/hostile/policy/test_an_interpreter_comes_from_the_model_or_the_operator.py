@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.python.process.interpreter import program_for
+from repoagent.serving.backends.python.settings import program_for
 from tests.hostile.policy.ground import Ground, Road
 
 REFUSED = "which is neither inside the model"

@@ -13,9 +13,8 @@ from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.model_start import completed, started
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.instance import ProcessInstance
-from repoagent.serving.backends.python.process.interpreter import program_for
-from repoagent.serving.backends.python.process.process_spec import ProcessSpec, completed_in_child, new_child
-from repoagent.serving.backends.python.settings import PythonSettings, runs_in_process_of_its_own
+from repoagent.serving.backends.python.process.supervisor import ProcessSpec, completed_in_child, new_child
+from repoagent.serving.backends.python.settings import PythonSettings, program_for, runs_in_process_of_its_own
 from repoagent.serving.instances.backend import BackendInstance, BackendModel, InstanceSpec
 from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles

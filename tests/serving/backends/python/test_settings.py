@@ -1,10 +1,17 @@
 """Where a model runs: what the server's settings state, and what the model does."""
 
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.python.settings import PythonSettings, runs_in_process_of_its_own
+from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.serving.backends.python.settings import PythonSettings, program_for, runs_in_process_of_its_own
 
 
 def config(**parameters: str) -> ModelConfig:
@@ -56,3 +63,66 @@ def test_a_name_that_tritons_processes_cannot_have_is_refused_for_a_process(char
     assert not runs_in_process_of_its_own(model, PythonSettings())
     with pytest.raises(InvalidArgumentError, match="contains invalid characters: model 'm"):
         runs_in_process_of_its_own(model, PythonSettings(own_process=True))
+
+
+def test_an_environment_may_lie_with_the_model_and_must_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    python = tmp_path / "env" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    program = program_for(config(EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY/env"), tmp_path)
+    assert program.command[0] == str(python)
+    assert program.environment["PATH"].startswith(f"{python.parent}:")
+    assert program_for(config(EXECUTION_ENV_PATH=str(python)), tmp_path).command[0] == str(python)
+    assert program_for(config(EXECUTION_ENV_PATH=""), tmp_path).command[0] == sys.executable
+    with pytest.raises(InvalidArgumentError, match="no interpreter can be run"):
+        program_for(config(EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY"), tmp_path)
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(UnsupportedError, match=r"is an archive \(env.tar.gz\): unpack it"):
+        program_for(config(EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY/env.tar.gz"), tmp_path)
+
+
+def test_a_program_without_an_interpreter_needs_one_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(InvalidArgumentError, match="name one with the parameter EXECUTION_ENV_PATH"):
+        program_for(config(EXECUTION="process"), tmp_path)
+
+
+ENVIRONMENT = """
+import sys
+class TritonPythonModel:
+    def execute(self, requests):
+        import only_here
+        import repoagent.errors
+        seen = {"prefix": sys.prefix, "where": only_here.WHERE, "path": "/".join(sys.path)}
+        return [pb_utils.InferenceResponse([], parameters=seen)]
+"""
+
+
+@pytest.mark.slow
+def test_a_model_runs_in_an_environment_of_its_own(run_model: Any, tmp_path: Path) -> None:
+    """One that has NumPy and a package of its own, and knows nothing of this project."""
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    for name in ("numpy", "numpy.libs"):
+        found = Path(np.__file__).parents[1] / name
+        if found.exists():
+            (packages / name).symlink_to(found)
+    (packages / "only_here.py").write_text("WHERE = 'in the environment'\n")
+    parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
+    model = run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}', environments=str(tmp_path))
+    seen = model.ask([1.0])[0].responses[0].parameters
+    assert Path(seen["prefix"]) == environment
+    assert seen["where"] == "in the environment"
+
+
+@pytest.mark.slow
+def test_an_interpreter_without_numpy_says_so(run_model: Any, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
+    with pytest.raises(InternalError, match=r"ended with exit status 1.*No module named 'numpy'"):
+        run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}', environments=str(tmp_path))

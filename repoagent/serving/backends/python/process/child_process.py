@@ -18,8 +18,7 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
-from repoagent.serving.backends.python.process.patient_channel import PatientChannel
-from repoagent.serving.backends.python.process.work_channel import WorkChannel
+from repoagent.serving.backends.python.process.server_channel import PatientChannel, WorkChannel
 from repoagent.storage.secrets.environment import without_secrets
 
 __all__ = ["ChildProcess", "OutputLines", "Program"]

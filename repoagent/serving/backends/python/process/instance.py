@@ -10,12 +10,18 @@ from repoagent.serving.backends.python.process.channel import Kind, Message, Pee
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.loop_port import LoopPort
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.open_executions import Executed, Outstanding, RequestsAhead, Returned
-from repoagent.serving.backends.python.process.open_requests import OpenRequests
-from repoagent.serving.backends.python.process.process_spec import ProcessSpec
-from repoagent.serving.backends.python.process.supervisor import Supervisor
-from repoagent.serving.backends.python.process.work_channel import AskBack, Listener
-from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
+from repoagent.serving.backends.python.process.open_requests import (
+    Executed,
+    OpenRequests,
+    Outstanding,
+    RequestsAhead,
+    Returned,
+    UnsentAnswer,
+    WorkItem,
+    is_last,
+)
+from repoagent.serving.backends.python.process.server_channel import AskBack, Listener
+from repoagent.serving.backends.python.process.supervisor import ProcessSpec, Supervisor
 from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest

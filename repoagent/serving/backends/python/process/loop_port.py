@@ -9,9 +9,13 @@ from typing import Final, Protocol
 from repoagent.serving.backends.python.process.channel import Kind, LongMessageError, Message
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.open_executions import Outstanding
-from repoagent.serving.backends.python.process.open_requests import OpenRequests
-from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
+from repoagent.serving.backends.python.process.open_requests import (
+    OpenRequests,
+    Outstanding,
+    UnsentAnswer,
+    WorkItem,
+    is_last,
+)
 from repoagent.serving.instances.loop_reader import LoopReader
 
 __all__ = ["Hearing", "LoopPort"]

@@ -3,7 +3,8 @@
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections import abc
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -19,15 +20,21 @@ from repoagent.serving.backends.python.process.codec import (
     response_body,
     response_of,
 )
-from repoagent.serving.backends.python.process.executions import Respond
+from repoagent.serving.measuring import custom_metrics as metrics
+from repoagent.serving.measuring.custom_metrics import MetricKind
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["RemoteCore", "RemoteRequest", "Stream"]
+__all__ = ["RemoteCore", "RemoteRegistry", "RemoteRequest", "Respond", "Response", "Stream"]
 
 _AHEAD_BYTES: Final = 16 << 20
 _AHEAD_RESPONSES: Final = 64
 """How much a decoupled model may send before it waits for the server."""
+
+
+Response = tuple[int, InferResponse | None, int]
+Respond = Callable[[int, InferResponse | None, int], None]
+"""Takes a response to the request of that number, and whether it is the last one."""
 
 
 class RemoteCore:
@@ -58,7 +65,7 @@ class RemoteCore:
             if asked is request:
                 self.ask("cancel", [number])
 
-    def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+    def load(self, name: str, *, config: str | None = None, files: abc.Mapping[str, bytes] | None = None) -> None:
         packer = Packer()
         tensors = [packer.add(path, Tensor.of(np.frombuffer(data, np.uint8))) for path, data in (files or {}).items()]
         self.ask("load", [name, config, None if files is None else tensors], packer)
@@ -170,3 +177,54 @@ class Stream:
         except (RepoAgentError, OSError, TypeError, ValueError) as error:
             failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
             self._channel.send(Kind.RESPONSE, response_body(number, failure, final, Packer()))
+
+
+class _RemoteMetric(metrics.Metric):
+    """A series of the server. What makes no sense for its kind is refused before it is sent."""
+
+    def __init__(
+        self, core: RemoteCore, number: int, kind: MetricKind, labels: abc.Mapping[str, str], buckets: Sequence[float]
+    ) -> None:
+        super().__init__(kind, labels, buckets)
+        self._core = core
+        self._number = number
+
+    @property
+    def value(self) -> float:
+        assert super().value is not None  # Refuses kinds that have none.
+        return float(self._core.ask("metric_value", [self._number]))
+
+    def increment(self, amount: float) -> None:
+        super().increment(amount)
+        self._core.tell_metric(self._number, "increment", float(amount))
+
+    def set(self, value: float) -> None:
+        super().set(value)
+        self._core.tell_metric(self._number, "set", float(value))
+
+    def observe(self, value: float) -> None:
+        super().observe(value)
+        self._core.tell_metric(self._number, "observe", float(value))
+
+
+class _RemoteFamily(metrics.MetricFamily):
+    def __init__(self, core: RemoteCore, number: int, name: str, description: str, kind: MetricKind) -> None:
+        super().__init__(name, description, kind)
+        self._core = core
+        self._number = number
+
+    def add(self, labels: abc.Mapping[str, str], buckets: Sequence[float] = ()) -> metrics.Metric:
+        number = self._core.ask("metric", [self._number, dict(labels), list(buckets)])
+        return _RemoteMetric(self._core, number, self.kind, labels, buckets)
+
+
+class RemoteRegistry(metrics.MetricRegistry):
+    """The families of the server's process."""
+
+    def __init__(self, core: RemoteCore) -> None:
+        super().__init__()
+        self._core = core
+
+    def family(self, name: str, description: str, kind: MetricKind) -> metrics.MetricFamily:
+        number = self._core.ask("metric_family", [name, description, int(kind)])
+        return _RemoteFamily(self._core, number, name, description, kind)

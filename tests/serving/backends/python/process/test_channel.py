@@ -22,7 +22,7 @@ from repoagent.serving.backends.python.process.codec import (
     tensors_of,
 )
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, ProtocolError
-from repoagent.serving.backends.python.process.patient_channel import PatientChannel
+from repoagent.serving.backends.python.process.server_channel import PatientChannel
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 

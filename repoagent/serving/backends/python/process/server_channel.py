@@ -1,20 +1,25 @@
-"""The channel on which a child process is given something to do, one exchange at a time."""
+"""A channel whose sender waits for nobody."""
 
+import os
 import socket
+import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from repoagent.serving.backends.python.process.channel import (
+    Channel,
     Kind,
     Message,
     Payload,
     PeerGoneError,
     UndeliveredError,
 )
-from repoagent.serving.backends.python.process.patient_channel import PatientChannel
+from repoagent.serving.backends.python.process.memory import Arena, Mapping
+from repoagent.serving.backends.python.process.packets import DONT_WAIT, send_packet
 
-__all__ = ["AskBack", "Listener", "WorkChannel"]
+__all__ = ["AskBack", "Listener", "PatientChannel", "WorkChannel"]
 
 
 class AskBack(NamedTuple):
@@ -36,6 +41,113 @@ class Listener(NamedTuple):
 
 
 _ONE_ANSWER: Final = Listener(lambda _: True, lambda _: None, None)
+
+
+class PatientChannel(Channel):
+    """A channel whose ``send`` never waits for the other side: what does not fit is sent by :meth:`flush`.
+
+    ``on_backlog`` is called when there is something to flush, ``on_overflow`` once, when that is more than
+    ``most_unread`` bytes: it is thrown away, and the other side is to be ended. Both must return at once.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        mapping: Mapping,
+        *,
+        longest_received: int = sys.maxsize,
+        most_unread: int = sys.maxsize,
+        on_backlog: Callable[[], None] = lambda: None,
+        on_overflow: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(sock, arena, mapping, longest_received=longest_received)
+        self._backlog: deque[tuple[bytes, list[int]]] = deque()
+        self._unread = 0
+        self._most_unread = most_unread
+        self._overflown = False
+        self._on_backlog = on_backlog
+        self._on_overflow = on_overflow
+
+    @property
+    def backlogged(self) -> bool:
+        return bool(self._backlog)
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Send as much as the other side takes at the moment, or all."""
+        flags = 0 if wait else DONT_WAIT
+        with self._lock:
+            while self._backlog:
+                data, descriptors = self._backlog[0]
+                try:
+                    send_packet(self._socket, [data], descriptors, flags)
+                except BlockingIOError:
+                    return
+                except OSError:  # Without one of its messages the other side would wait for good.
+                    self._forget()
+                    self.shutdown()
+                    return
+                self._pop()
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._backlog:
+            self._pop()
+
+    def _pop(self) -> None:
+        data, descriptors = self._backlog.popleft()
+        self._unread -= _cost(data)
+        _close(descriptors)
+
+    def _transmit(self, parts: list[Any], descriptors: Sequence[int]) -> None:
+        try:
+            if self._overflown:
+                raise UndeliveredError("the other side does not read")
+            if not self._backlog:
+                self._send_packet(parts, descriptors, DONT_WAIT)
+                return
+        except BlockingIOError:
+            pass
+        self._let_wait(b"".join(parts), descriptors)
+
+    def _let_wait(self, data: bytes, descriptors: Sequence[int]) -> None:
+        if self._unread + _cost(data) > self._most_unread:
+            self._overflown = True
+            self._forget()
+            self._on_overflow()
+            raise UndeliveredError("the other side does not read")
+        self._backlog.append((data, _copies(descriptors)))
+        self._unread += _cost(data)
+        self._on_backlog()
+
+
+def _cost(data: bytes) -> int:
+    """How much memory a packet that waits takes, about."""
+    return len(data) + _ENTRY_BYTES
+
+
+def _copies(descriptors: Sequence[int]) -> list[int]:
+    """Copies of all of them.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    copies: list[int] = []
+    try:
+        copies.extend(map(os.dup, descriptors))
+    except OSError:
+        _close(copies)
+        raise
+    return copies
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class WorkChannel:
@@ -146,3 +258,6 @@ class WorkChannel:
         """Close the channel once nobody waits for an answer any more."""
         with self._exchange:
             self._channel.close()
+
+
+_ENTRY_BYTES: Final = 256
