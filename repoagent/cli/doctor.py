@@ -1,12 +1,149 @@
 """``repoagent doctor``: what of this machine the server can use, and what to do about each gap."""
 
 import json
+import os
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from repoagent.cli.doctor_checks import examine
+from repoagent.installing import install_hint
 
-__all__ = ["doctor"]
+__all__ = ["Finding", "doctor", "examine"]
+
+
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked at
+_PROC: Final = Path("/proc")
+_CGROUP_MEMORY: Final = Path("/sys/fs/cgroup/memory.max")
+_FEW_FILES: Final = 4096
+_LITTLE_SHARED_MEMORY: Final = 1 << 30
+_EXTRA: Final = re.compile(r"^([A-Za-z0-9._-]++)[^;]*+;.*extra == ['\"]([a-z0-9-]+)['\"]")
+_NOT_SHOWN: Final = frozenset({"dev", "testing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+    """What to do about it; empty if there is nothing to do."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Every finding, in the order in which they are printed."""
+    return [finding for check in _CHECKS for finding in _guarded(check)]
+
+
+def _guarded(check: "Check") -> list[Finding]:
+    try:
+        return list(check())
+    except Exception as error:  # A machine that is odd enough is what this is for.
+        subject = check.__name__.removeprefix("_").replace("_", " ")
+        return [Finding(subject, f"cannot be determined: {type(error).__name__}: {error}", "report this as a fault")]
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("Python", f"{sys.version.split()[0]}, {sys.executable or 'embedded'}")
+    for name in ("repoagent-core", "repoagent-server", "numpy", "onnxruntime"):
+        found = _version(name)
+        yield Finding(name, found or "not installed", "" if found else install_hint(name))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _providers() -> Iterator[Finding]:
+    import onnxruntime
+
+    found = onnxruntime.get_available_providers()
+    gpu = [one for one in found if one not in ("CPUExecutionProvider", "AzureExecutionProvider")]
+    remedy = "" if gpu else "for ONNX models on a GPU install onnxruntime-gpu in place of onnxruntime"
+    yield Finding("ONNX Runtime providers", ", ".join(found), remedy)
+
+
+def _tensorrt() -> Iterator[Finding]:
+    from repoagent.engines.probing import probe
+
+    found = probe()
+    name = f"{found.flavour} {found.version}".strip()
+    yield Finding("TensorRT", f"{name or 'not installed'}, {'usable' if found.usable else 'not usable'}", found.problem)
+    for gpu in found.gpus:
+        major, minor = gpu.capability
+        yield Finding(
+            f"GPU {gpu.index}", f"{gpu.name}, {gpu.memory_bytes >> 20} MiB, compute capability {major}.{minor}"
+        )
+    if not found.gpus:
+        yield Finding("GPUs", "none that CUDA lists", "" if found.problem else "check that the driver is loaded")
+
+
+def _extras() -> Iterator[Finding]:
+    parts: dict[str, list[str]] = {}
+    for requirement in requires("repoagent-core") or ():
+        match = _EXTRA.match(requirement)
+        if match is not None and match[2] not in _NOT_SHOWN:
+            parts.setdefault(match[2], []).append(match[1])
+    for extra, names in sorted(parts.items()):
+        missing = [name for name in names if not _version(name)]
+        remedy = f"if you need it, {install_hint('repoagent-core', extra)}" if missing else ""
+        yield Finding(f"extra {extra}", f"lacks {', '.join(missing)}" if missing else "installed", remedy)
+
+
+def _memory_filesystem() -> Iterator[Finding]:
+    if not _SHARED_MEMORY.is_dir():
+        yield Finding("tmpfs", f"{_SHARED_MEMORY} is missing", "name one with --confidential-directory")
+        return
+    usage = shutil.disk_usage(_SHARED_MEMORY)
+    small = usage.total < _LITTLE_SHARED_MEMORY
+    remedy = "decrypted models lie there: enlarge it (docker run --shm-size=8g)" if small else ""
+    yield Finding("tmpfs", f"{_SHARED_MEMORY}, {usage.free >> 20} of {usage.total >> 20} MiB free", remedy)
+
+
+def _swap() -> Iterator[Finding]:
+    from repoagent.storage.workspaces.tmpfs import swap_devices
+
+    devices = swap_devices(_PROC)
+    remedy = "confidential models are refused: turn swap off, or start the server with --allow-swap" if devices else ""
+    yield Finding("swap", f"on: {', '.join(devices)}" if devices else "off", remedy)
+
+
+def _limits() -> Iterator[Finding]:
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    remedy = f"raise it for many connections: ulimit -n {min(most, 65536)}" if 0 <= files < _FEW_FILES else ""
+    yield Finding("open files", str(files), remedy)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    yield Finding("locked memory", "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB")
+    yield Finding("processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}")
+    allowed = _CGROUP_MEMORY.read_text().strip() if _CGROUP_MEMORY.exists() else "max"
+    yield Finding("memory of the container", "unlimited" if allowed == "max" else f"{int(allowed) >> 20} MiB")
+
+
+Check = Callable[[], Iterator[Finding]]
+_CHECKS: Final[tuple[Check, ...]] = (
+    _versions,
+    _providers,
+    _tensorrt,
+    _extras,
+    _memory_filesystem,
+    _swap,
+    _limits,
+)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 from repoagent.api.hooks import LoadEvent
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
-from repoagent.errors import CancelledError, InternalError, RepoAgentError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
@@ -19,7 +19,6 @@ from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
-from repoagent.loader.load_counter import LoadCounter
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
@@ -30,7 +29,47 @@ from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
-__all__ = ["Loader", "request_unload"]
+__all__ = ["LoadCounter", "Loader", "request_unload"]
+
+
+class LoadCounter:
+    """Counts the loads that run. After :meth:`close` none is let in; others see :attr:`closed` and hurry."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end has begun."""
+        return self._closed
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """One load, from here to the end of the block.
+
+        Raises:
+            UnavailableError: no more are let in.
+        """
+        with self._changed:
+            if self._closed:
+                raise UnavailableError("no model can be loaded any more: the loader is closed")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def close(self, timeout: float | None) -> int:
+        """Let no one in any more, wait for those inside, and return how many were left after ``timeout`` seconds."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._running == 0, timeout)
+            return self._running
+
 
 logger = logging.getLogger("repoagent.loader")
 

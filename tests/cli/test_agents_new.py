@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repoagent.cli.agents import agents
-from repoagent.cli.new_agent import TEMPLATES, Names, write_package
+from repoagent.cli.agents import TEMPLATES, Names, agents, write_package
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.testing import ModelRepo
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repoagent.cli import doctor_checks
+from repoagent.cli import doctor
 from repoagent.cli.main import program
 from repoagent.engines.probing import Findings, Gpu
 
@@ -42,18 +42,18 @@ def test_gpus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_swap_and_a_small_tmpfs_are_gaps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "swaps").write_text("Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n")
-    monkeypatch.setattr(doctor_checks, "_PROC", tmp_path)
-    monkeypatch.setattr(doctor_checks, "_LITTLE_SHARED_MEMORY", 1 << 62)
+    monkeypatch.setattr(doctor, "_PROC", tmp_path)
+    monkeypatch.setattr(doctor, "_LITTLE_SHARED_MEMORY", 1 << 62)
     found = _found(monkeypatch)
     assert found["swap"]["found"] == "on: /dev/sda2"
     assert "--allow-swap" in found["swap"]["remedy"]
     assert "--shm-size" in found["tmpfs"]["remedy"]
-    monkeypatch.setattr(doctor_checks, "_SHARED_MEMORY", tmp_path / "missing")
+    monkeypatch.setattr(doctor, "_SHARED_MEMORY", tmp_path / "missing")
     assert "--confidential-directory" in _found(monkeypatch)["tmpfs"]["remedy"]
 
 
 def test_extras_name_what_they_lack_and_never_a_bare_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "_version", lambda name: "")
+    monkeypatch.setattr(doctor, "_version", lambda name: "")
     found = _found(monkeypatch)
     extra = found["extra s3"]
     assert extra["found"] == "lacks s3fs"
@@ -61,7 +61,7 @@ def test_extras_name_what_they_lack_and_never_a_bare_name(monkeypatch: pytest.Mo
 
 
 def test_a_check_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "_PROC", Path("/nonexistent"))
+    monkeypatch.setattr(doctor, "_PROC", Path("/nonexistent"))
     found = _found(monkeypatch)
     assert found["swap"]["found"].startswith("cannot be determined: UnavailableError")
     assert "open files" in found
