@@ -302,7 +302,6 @@ def test_a_client_that_leaves_cancels_what_its_stream_asked(client: Client, core
     assert core.requests[-1].cancelled
 
 
-@pytest.mark.parametrize("transport", ["builtin"])
 def test_blanks_around_metadata_are_no_part_of_them(start_grpc: Any, core: Any) -> None:
     """F14: grpcio's client sends them as they are, and gRPC's specification has servers strip them."""
     message = service_pb2.ModelInferRequest(model_name="ident")
