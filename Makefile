@@ -249,7 +249,7 @@ bench-table-llm: $(STAMP) $(LLM_PEERS)
 	$(BIN)/python benchmarks/llm_peers.py $(BENCH_LLM)
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
-BENCHMARKS := interop footprint index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share
+BENCHMARKS := interop footprint run_cost index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share
 
 bench: $(STAMP)
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -375,6 +377,34 @@ def test_it_works_as_the_first_process_of_a_container(start: Start) -> None:
     os.kill(int(inside[0]), signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
+
+
+def test_on_a_terminal_a_key_arrives_once_and_the_command_reads(flags: list[str], folder: Path, memory: Path) -> None:
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
+        "print('go', flush=True)\n"
+        "print('read ' + sys.stdin.readline(), flush=True)\n"
+    )
+    child, terminal = pty.fork()
+    if child == 0:
+        words = [sys.executable, "-m", "repoagent", "run", *flags, f"--confidential-directory={memory}", str(folder)]
+        os.execv(sys.executable, [*words, "--", sys.executable, "-c", code])
+    with open(terminal, "r+b", buffering=0) as keys:
+        written = _until(keys, b"go\r\n")
+        keys.write(b"\x03")
+        written += _until(keys, b"interrupted\r\n")
+        keys.write(b"hello\n")
+        written += _until(keys, b"read hello\r\n")
+        _, status = os.waitpid(child, 0)
+    assert (os.waitstatus_to_exitcode(status), written.count(b"interrupted")) == (0, 1)
+
+
+def _until(stream: IO[bytes], text: bytes) -> bytes:
+    written = b""
+    while not written.endswith(text) and text not in written:
+        written += stream.read(1000)
+    return written
 
 
 def test_two_at_once_have_directories_of_their_own(start: Start, server: list[str]) -> None:
