@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.server.bytes_tensors import as_bytes_array, deserialize, serialize
+from repoagent.server.datatypes import as_bytes_array, deserialize, serialize
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes

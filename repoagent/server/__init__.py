@@ -19,6 +19,7 @@ from repoagent.errors import (
 )
 from repoagent.errors import RepoAgentError as TritonError
 from repoagent.loader.load_context import Progress
+from repoagent.server.custom_metrics import Metric, MetricFamily
 from repoagent.server.dlpack import DLDeviceType
 from repoagent.server.enums import (
     DataType,
@@ -37,12 +38,10 @@ from repoagent.server.enums import (
 from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
 from repoagent.server.logs import LogMessage
 from repoagent.server.memory import MemoryBuffer
-from repoagent.server.metrics import Metric, MetricFamily
 from repoagent.server.model import Model, ModelDictionary
-from repoagent.server.options import ModelLoadDeviceLimit, Options, RateLimiterResource
-from repoagent.server.request import InferenceRequest
-from repoagent.server.response import InferenceResponse
+from repoagent.server.request import InferenceRequest, InferenceResponse
 from repoagent.server.server import Server
+from repoagent.server.server_options import ModelLoadDeviceLimit, Options, RateLimiterResource
 from repoagent.server.tensor import Tensor
 
 __all__ = [

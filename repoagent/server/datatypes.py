@@ -1,6 +1,7 @@
 """What the data types of tensors and the kinds of memory are called in Triton, NumPy and DLPack."""
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -13,14 +14,18 @@ from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 __all__ = [
     "Array",
+    "as_bytes_array",
+    "deserialize",
     "dl_device_to_memory_type",
     "dl_type_to_type",
     "lookup",
     "memory_type_to_dl_device",
     "numpy_to_type",
+    "serialize",
     "type_to_dl_type",
     "type_to_numpy",
 ]
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Key = TypeVar("Key")
@@ -100,3 +105,52 @@ def dl_device_to_memory_type(device: int) -> MemoryType:
 def memory_type_to_dl_device(memory_type: MemoryType) -> DLDeviceType:
     """The DLPack device of a kind of memory."""
     return lookup(_DEVICES, memory_type, "Triton server memory type", "DLPack device type")
+
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+def as_bytes_array(array: Array) -> Array:
+    """An object array of ``bytes`` in the shape of ``array``; text is encoded as UTF-8."""
+    result: Array = np.empty(array.shape, dtype=object)
+    result.reshape(-1)[:] = [_encode(element) for element in array.reshape(-1).tolist()]
+    return result
+
+
+def _encode(element: Any) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    if isinstance(element, str):
+        return element.encode("utf-8")
+    return bytes(element) if isinstance(element, bytearray | memoryview) else str(element).encode("utf-8")
+
+
+def serialize(elements: Iterable[bytes]) -> bytes:
+    """The memory of a BYTES tensor with these elements."""
+    pack = _LENGTH.pack
+    return b"".join([part for element in elements for part in (pack(len(element)), element)])
+
+
+def deserialize(memory: "memoryview[int] | bytes", shape: Iterable[int]) -> Array:
+    """The elements in ``memory``, as an object array of ``shape``.
+
+    Raises:
+        InvalidArgumentError: the memory does not hold exactly the elements that the shape asks for.
+    """
+    elements = []
+    place = 0
+    while place + 4 <= len(memory):
+        (length,) = _LENGTH.unpack_from(memory, place)
+        end = place + 4 + length
+        if end > len(memory):
+            break
+        elements.append(bytes(memory[place + 4 : end]))
+        place = end
+    result: Array = np.empty(tuple(shape), dtype=object)
+    if place != len(memory) or len(elements) != result.size:
+        raise InvalidArgumentError(
+            f"BYTES tensor of shape {list(result.shape)} needs {result.size} elements, each a 4-byte length and its "
+            f"bytes; its memory of {len(memory)} bytes holds {len(elements)}, and {len(memory) - place} bytes are left"
+        )
+    result.reshape(-1)[:] = elements
+    return result

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.enums import ModelBatchFlag, ModelTxnPropertyFlag
-from repoagent.server.inputs import core_input
 from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
-from repoagent.server.request import InferenceRequest
+from repoagent.server.request import InferenceRequest, core_input
 from repoagent.serving.requests.request import Asked, InferRequest
 
 if TYPE_CHECKING:
@@ -18,10 +17,8 @@ import asyncio
 import queue
 from typing import TYPE_CHECKING
 
-from repoagent.server.callers import CALLER
-from repoagent.server.iterators import AsyncQueueSender, QueueSender
-from repoagent.server.request import core_request
-from repoagent.server.response import InferenceResponse, error_response, make_response
+from repoagent.server.iterators import CALLER, AsyncQueueSender, QueueSender
+from repoagent.server.request import InferenceResponse, core_request, error_response, make_response
 
 if TYPE_CHECKING:
     from repoagent.serving.core import ServingCore

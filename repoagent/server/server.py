@@ -12,16 +12,15 @@ from repoagent.errors import AgentError, InternalError, InvalidArgumentError, Re
 from repoagent.server.at_exit import forget, stop_at_exit
 from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
 from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
-from repoagent.server.exposition.machine import Machine
-from repoagent.server.exposition.page import Exposition
+from repoagent.server.exposition.page import Exposition, Machine
 from repoagent.server.logs import open_log_file, server_log
 from repoagent.server.model import Model, ModelDictionary
-from repoagent.server.options import Options, core_options, metrics_settings
+from repoagent.server.server_options import Options, core_options, metrics_settings
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.repositories.repository_set import NameMapping
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 
 __all__ = ["Server"]
 

@@ -7,10 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.server.bytes_tensors import as_bytes_array, deserialize, serialize
 from repoagent.server.datatypes import (
     Array,
+    as_bytes_array,
+    deserialize,
     memory_type_to_dl_device,
+    serialize,
     type_to_dl_type,
     type_to_numpy,
 )

@@ -14,8 +14,8 @@ from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.lifecycle.named_loads import load_order
+from repoagent.serving.lifecycle.repository_follower import Poller
 from repoagent.serving.queries import ModelMetrics
-from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState

@@ -13,7 +13,7 @@ from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 from repoagent.storage.paths.names import check_model_name
 
 __all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 from repoagent.server import ModelControlMode, Server
 from repoagent.server.logs import server_log
-from repoagent.server.option_checks import check_types
+from repoagent.server.server_options import check_types
 from repoagent_server.access import Access
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service, metrics_service

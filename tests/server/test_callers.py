@@ -1,6 +1,6 @@
 import threading
 
-from repoagent.server.callers import Caller
+from repoagent.server.iterators import Caller
 
 
 def take_turns(caller: Caller, rounds: int) -> None:

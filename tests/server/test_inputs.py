@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from repoagent.server import Server
-from repoagent.server.inputs import core_input
 from repoagent.server.memory import address_of
+from repoagent.server.request import core_input
 
 NUMBERS = np.arange(12, dtype=np.float32)
 

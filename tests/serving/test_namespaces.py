@@ -9,8 +9,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ControlMode, ServingCore
-from repoagent.serving.requests.model_id import ModelId
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import InferRequest, ModelId
 
 CoreMaker = Callable[..., ServingCore]
 RequestMaker = Callable[..., InferRequest]

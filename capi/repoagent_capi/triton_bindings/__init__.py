@@ -7,9 +7,9 @@ C layer, whose servers these are.
 from enum import Enum as _Enum
 
 from repoagent import errors as _errors
+from repoagent.server import custom_metrics as _upper_metrics
 from repoagent.server import enums as _enums
 from repoagent.server import logs as _logs
-from repoagent.server import metrics as _upper_metrics
 from repoagent.serving.requests.tensor import NUMPY_TYPES as _NUMPY_TYPES
 from repoagent_capi.triton_bindings import options as _options
 from repoagent_capi.triton_bindings import request as _request

@@ -6,7 +6,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
 from repoagent.server.logs import LogCallback, open_log_file, server_log
-from repoagent.server.options import (
+from repoagent.server.server_options import (
     ModelLoadDeviceLimit,
     Options,
     RateLimiterResource,

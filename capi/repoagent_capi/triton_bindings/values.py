@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
+from repoagent.server.custom_metrics import Metric as UpperMetric
+from repoagent.server.custom_metrics import MetricFamily
 from repoagent.server.enums import MemoryType, MetricFormat, ParameterType
-from repoagent.server.metrics import Metric as UpperMetric
-from repoagent.server.metrics import MetricFamily
 
 __all__ = ["BufferAttributes", "Message", "Metric", "Metrics", "Parameter", "ResponseAllocator", "parameter_type"]
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 
 __all__ = ["Dependencies"]
 

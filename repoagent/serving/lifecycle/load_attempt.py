@@ -16,10 +16,9 @@ from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.lifecycle.load_request import LoadRequest, PendingLoad
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin
-from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
 from repoagent.serving.lifecycle.slot_context import SlotContext
-from repoagent.serving.lifecycle.slot_states import SlotStates
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.serving.versions.reuse import Built, Present
 from repoagent.serving.versions.version_contents import contents_of

@@ -25,8 +25,7 @@ from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.requests.model_id import ModelId
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import InferRequest, ModelId
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.storage import Fingerprint

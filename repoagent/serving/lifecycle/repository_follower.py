@@ -1,6 +1,7 @@
 """Comparing the repositories with what is loaded."""
 
 import logging
+import threading
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
@@ -9,7 +10,47 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.unloader import Unloader
 from repoagent.serving.repositories.repository_set import RepositorySet
 
-__all__ = ["Follower", "RetryPauses"]
+__all__ = ["Follower", "Poller", "RetryPauses"]
+
+
+logger = logging.getLogger(__name__)
+
+
+class Poller:
+    """Calls ``poll`` every ``seconds`` until it is stopped. What ``poll`` raises is logged and does not end it.
+
+    ``task`` names the work in the log.
+    """
+
+    def __init__(self, poll: Callable[[], None], seconds: float, task: str = "polling the model repositories") -> None:
+        self._poll = poll
+        self._seconds = seconds
+        self._task = task
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="repoagent-poll", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first poll comes after one interval."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            try:
+                self._poll()
+            except RepoAgentError as error:
+                if not self._stopping.is_set():  # else its loads were cancelled, or refused
+                    logger.error("%s failed: %s", self._task, error)
+            except Exception:
+                logger.exception("%s failed", self._task)
+
+    def end(self) -> None:
+        """Let no further poll begin."""
+        self._stopping.set()
+
+    def wait(self, timeout: float) -> None:
+        """After :meth:`end`: wait up to ``timeout`` seconds for a poll that is under way."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
 
 
 _LONGEST_SECONDS: Final = 300.0
@@ -40,9 +81,6 @@ class RetryPauses:
         """The models that are not in ``failed`` begin at the beginning when they fail again."""
         for model in [model for model in self._failures if model not in failed]:
             del self._failures[model], self._left[model]
-
-
-logger = logging.getLogger(__name__)
 
 
 class Follower:

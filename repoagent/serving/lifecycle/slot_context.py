@@ -16,7 +16,7 @@ from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.names import NAME_BYTES

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RepoAgentError
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 from repoagent.storage import ModelSource, Repository
 
 __all__ = ["MappedRepository", "ModelRepository", "NameMapping", "RepositorySet"]

@@ -23,13 +23,11 @@ from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked
-from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
-from repoagent.server.exposition.audit import AuditMetrics
-from repoagent.server.exposition.machine import Machine
-from repoagent.server.exposition.page import Exposition, Source
+from repoagent.server.exposition.agents import AgentMetrics, AuditMetrics, WorkspaceMetrics
+from repoagent.server.exposition.page import Exposition, Machine, Source
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.core_options import RateLimitMode
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import ModelId
 from repoagent_server.access import Access
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.access.denials import Denials

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from repoagent.server.exposition.machine import Machine
+from repoagent.server.exposition.page import Machine
 from tests.descriptors import no_descriptors
 
 

@@ -7,8 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from repoagent.api.actions import Action
 from repoagent.api.hooks import ActionEvent, LoadEvent
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.machine import Machine
-from repoagent.server.exposition.page import Exposition
+from repoagent.server.exposition.page import Exposition, Machine
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricKind
 from repoagent.serving.measuring.latencies import PARTS, Latencies, Recent

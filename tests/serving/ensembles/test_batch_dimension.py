@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.ensembles.batch_dimension import Fit
+from repoagent.serving.ensembles.plan import Fit
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 

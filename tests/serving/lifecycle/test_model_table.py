@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -6,10 +5,10 @@ import pytest
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue
 from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.serial_queue import SerialQueue
 
 
 class Nowhere:
@@ -35,8 +34,9 @@ class Nowhere:
 @pytest.fixture
 def table() -> Any:
     context: Any = Nowhere()
-    with ThreadPoolExecutor(1) as pool:
-        yield ModelTable(lambda name: ModelSlot(name, context, SerialQueue(pool)))
+    pool = LoadPool(1)
+    yield ModelTable(lambda name: ModelSlot(name, context, SerialQueue(pool)))
+    pool.close(wait=True)
 
 
 def test_the_name_of_no_model_is_forgotten_after_its_load(table: ModelTable) -> None:

@@ -6,9 +6,8 @@ from concurrent.futures import Future
 import pytest
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.lifecycle import load_pool, serial_queue
-from repoagent.serving.lifecycle.load_pool import LoadPool
-from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.lifecycle import load_pool
+from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue
 from tests.serving.lifecycle.schedules import Schedule, schedules
 
 pytestmark = pytest.mark.slow
@@ -57,7 +56,6 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Program]
     def each(**bounds: int) -> Iterator[Program]:
         for schedule in schedules(**bounds):
             monkeypatch.setattr(load_pool, "threading", schedule)
-            monkeypatch.setattr(serial_queue, "threading", schedule)
             yield Program(schedule)
 
     return each

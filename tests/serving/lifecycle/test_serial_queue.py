@@ -1,20 +1,19 @@
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from repoagent.serving.lifecycle.load_pool import LoadPool
-from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as executor:
-        yield executor
+def pool() -> Iterator[LoadPool]:
+    pool = LoadPool(4)
+    yield pool
+    pool.close(wait=True)
 
 
-def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: ThreadPoolExecutor) -> None:
+def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: LoadPool) -> None:
     queue = SerialQueue(pool)
     inside = threading.Lock()
     order: list[int] = []
@@ -29,22 +28,23 @@ def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: ThreadPoolExecut
     assert [future.result(60) for future in futures] == order == list(range(200))
 
 
-def test_jobs_of_different_queues_run_at_once(pool: ThreadPoolExecutor) -> None:
+def test_jobs_of_different_queues_run_at_once(pool: LoadPool) -> None:
     barrier = threading.Barrier(3)
     futures = [SerialQueue(pool).submit(lambda: barrier.wait(60)) for _ in range(3)]
     assert sorted(future.result(60) for future in futures) == [0, 1, 2]
 
 
 def test_waiting_jobs_of_one_queue_leave_the_pool_to_the_others() -> None:
-    with ThreadPoolExecutor(2) as pool:
-        busy, free, hold = SerialQueue(pool), SerialQueue(pool), threading.Event()
-        held = [busy.submit(lambda: hold.wait(60)) for _ in range(5)]
-        assert free.submit(lambda: "through").result(60) == "through"
-        hold.set()
-        assert all(future.result(60) for future in held)
+    pool = LoadPool(2)
+    busy, free, hold = SerialQueue(pool), SerialQueue(pool), threading.Event()
+    held = [busy.submit(lambda: hold.wait(60)) for _ in range(5)]
+    assert free.submit(lambda: "through").result(60) == "through"
+    hold.set()
+    assert all(future.result(60) for future in held)
+    pool.close(wait=True)
 
 
-def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> None:
+def test_a_job_that_raises_does_not_stop_the_next(pool: LoadPool) -> None:
     queue = SerialQueue(pool)
 
     def fail() -> None:
@@ -56,7 +56,7 @@ def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> N
     assert after.result(60) == "done"
 
 
-def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
+def test_a_cancelled_job_is_skipped(pool: LoadPool) -> None:
     queue, hold, ran = SerialQueue(pool), threading.Event(), threading.Event()
     queue.submit(lambda: hold.wait(60))
     skipped = queue.submit(ran.set)

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.repositories.poller import Poller
+from repoagent.serving.lifecycle.repository_follower import Poller
 
 
 def _poll_twice(error: Exception) -> None:
