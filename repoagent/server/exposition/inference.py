@@ -1,70 +1,20 @@
 """Triton's inference metrics, from the counters of the core."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.server.exposition.text import Family, Part, Sample
 from repoagent.serving.measuring.custom_metrics import Metric
-from repoagent.serving.measuring.latencies import FIRST_RESPONSE, Recent
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE
+from repoagent.serving.measuring.statistics import StatisticsSnapshot
+from repoagent.serving.queries import ModelMetrics
 
-__all__ = ["ModelCounters", "inference_families", "latency_families"]
-
-
-class Snapshot(Protocol):
-    """What ``repoagent.serving.measuring.statistics.StatisticsSnapshot`` has. Durations are nanoseconds."""
-
-    @property
-    def success(self) -> int: ...
-    @property
-    def failures(self) -> dict[str, int]: ...
-    @property
-    def inference_count(self) -> int: ...
-    @property
-    def execution_count(self) -> int: ...
-    @property
-    def request_ns(self) -> int: ...
-    @property
-    def queue_ns(self) -> int: ...
-    @property
-    def compute_input_ns(self) -> int: ...
-    @property
-    def compute_infer_ns(self) -> int: ...
-    @property
-    def compute_output_ns(self) -> int: ...
-    @property
-    def cache_hits(self) -> int: ...
-    @property
-    def cache_misses(self) -> int: ...
-    @property
-    def cache_hit_ns(self) -> int: ...
-    @property
-    def cache_miss_ns(self) -> int: ...
-    @property
-    def recent(self) -> Recent | None: ...
+__all__ = ["inference_families", "latency_families"]
 
 
-class ModelCounters(Protocol):
-    """What ``repoagent.serving.core.ModelMetrics`` has: the counters of one ready version."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def tags(self) -> Mapping[str, str]: ...
-    @property
-    def cached(self) -> bool: ...
-    @property
-    def statistics(self) -> Snapshot: ...
-
-
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
     ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success),
     ("count", "Number of inferences performed (does not include cached requests)", lambda s: s.inference_count),
     (
@@ -74,7 +24,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
     ),
 )
 
-_DURATIONS: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
+_DURATIONS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
     (
         "request",
         "Cumulative inference request duration in microseconds (includes cached requests)",
@@ -98,7 +48,7 @@ _DURATIONS: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
     ),
 )
 
-_CACHE: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
+_CACHE: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
     ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits),
     ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses),
     (
@@ -115,7 +65,7 @@ _CACHE: Final[tuple[tuple[str, str, Callable[[Snapshot], int]], ...]] = (
 
 
 def inference_families(
-    models: Sequence[ModelCounters],
+    models: Sequence[ModelMetrics],
     settings: MetricsSettings = MetricsSettings(),  # noqa: B008 - frozen
 ) -> Iterable[Family]:
     """Names, labels and help texts as Triton has them; ``settings`` select what is shown of latencies."""
@@ -144,20 +94,20 @@ def inference_families(
     yield from latency_families(models, _labels, settings.summary_quantiles)
 
 
-def _labels(model: ModelCounters) -> list[tuple[str, str]]:
+def _labels(model: ModelMetrics) -> list[tuple[str, str]]:
     return [("model", model.name), *_namespace(model), ("version", model.version), *_tags(model)]
 
 
-def _tags(model: ModelCounters) -> list[tuple[str, str]]:
+def _tags(model: ModelMetrics) -> list[tuple[str, str]]:
     """The labels that the configuration of the model adds, marked as Triton marks them."""
     return [(f"_{name}", value) for name, value in sorted(model.tags.items())]
 
 
-def _namespace(model: ModelCounters) -> list[tuple[str, str]]:
+def _namespace(model: ModelMetrics) -> list[tuple[str, str]]:
     return [("namespace", model.namespace)] if model.namespace else []
 
 
-def _failures(models: Sequence[ModelCounters]) -> list[Sample]:
+def _failures(models: Sequence[ModelMetrics]) -> list[Sample]:
     return [
         ([("model", m.name), *_namespace(m), ("reason", reason), ("version", m.version), *_tags(m)], count)
         for m in models
@@ -165,7 +115,7 @@ def _failures(models: Sequence[ModelCounters]) -> list[Sample]:
     ]
 
 
-_SUMMARIES: Final[tuple[tuple[str, str, "Callable[[Snapshot], int]"], ...]] = (
+_SUMMARIES: Final[tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]"], ...]] = (
     ("request", "inference request duration in microseconds (includes cached requests)", lambda s: s.request_ns),
     ("queue", "inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
     (
@@ -185,15 +135,17 @@ _SUMMARIES: Final[tuple[tuple[str, str, "Callable[[Snapshot], int]"], ...]] = (
     ),
 )
 
-_LOOKUPS: Final[tuple[tuple[str, str, "Callable[[Snapshot], int]", "Callable[[Snapshot], int]"], ...]] = (
+_LOOKUPS: Final[
+    tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]", "Callable[[StatisticsSnapshot], int]"], ...]
+] = (
     ("cache_hit", "cache hit duration in microseconds", lambda s: s.cache_hit_ns, lambda s: s.cache_hits),
     ("cache_miss", "cache miss duration in microseconds", lambda s: s.cache_miss_ns, lambda s: s.cache_misses),
 )
 
-Labels = Callable[["ModelCounters"], Sequence[tuple[str, str]]]
+Labels = Callable[["ModelMetrics"], Sequence[tuple[str, str]]]
 
 
-def latency_families(models: Sequence["ModelCounters"], labels: Labels, quantiles: Sequence[float]) -> Iterable[Family]:
+def latency_families(models: Sequence["ModelMetrics"], labels: Labels, quantiles: Sequence[float]) -> Iterable[Family]:
     """The summaries and histograms of the models that keep what they are made of."""
     for name, text, read in _SUMMARIES:
         parts = [part for model in models for part in _summary(model, name, read, labels(model), quantiles)]
@@ -213,9 +165,9 @@ def latency_families(models: Sequence["ModelCounters"], labels: Labels, quantile
 
 
 def _summary(
-    model: "ModelCounters",
+    model: "ModelMetrics",
     name: str,
-    read: "Callable[[Snapshot], int]",
+    read: "Callable[[StatisticsSnapshot], int]",
     labels: Sequence[tuple[str, str]],
     quantiles: Sequence[float],
 ) -> Iterable[Part]:
@@ -225,7 +177,7 @@ def _summary(
 
 
 def _parts(
-    model: "ModelCounters",
+    model: "ModelMetrics",
     name: str,
     total_ns: int,
     count: int,

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Protocol
 
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.inference import ModelCounters, inference_families
+from repoagent.server.exposition.inference import inference_families
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.server.exposition.text import Family, render
 from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.queries import ModelMetrics
 
 __all__ = ["Exposition", "Machine", "Source"]
 
@@ -75,7 +76,7 @@ class Exposition:
 
     def __init__(
         self,
-        models: Callable[[], Sequence[ModelCounters]],
+        models: Callable[[], Sequence[ModelMetrics]],
         agents: AgentMetrics,
         machine: Machine | None = None,
         *,

@@ -1,6 +1,7 @@
 """The metrics page."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,35 +12,32 @@ from repoagent.server.exposition.page import Exposition, Machine
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricKind
 from repoagent.serving.measuring.latencies import PARTS, Latencies, Recent
+from repoagent.serving.measuring.statistics import StatisticsSnapshot
+from repoagent.serving.queries import ModelMetrics
 
 
-@dataclass
-class _Statistics:
-    success: int = 3
-    failures: dict[str, int] = field(default_factory=lambda: {"BACKEND": 1, "OTHER": 0})
-    inference_count: int = 6
-    execution_count: int = 2
-    request_ns: int = 9_999
-    queue_ns: int = 1_000
-    compute_input_ns: int = 2_000
-    compute_infer_ns: int = 3_000
-    compute_output_ns: int = 4_000
-    cache_hits: int = 0
-    cache_misses: int = 0
-    cache_hit_ns: int = 0
-    cache_miss_ns: int = 0
-    recent: Recent | None = None
+def _statistics(**changes: Any) -> StatisticsSnapshot:
+    counted = StatisticsSnapshot(
+        success=3,
+        failures={"BACKEND": 1, "OTHER": 0},
+        inference_count=6,
+        execution_count=2,
+        request_ns=9_999,
+        queue_ns=1_000,
+        compute_input_ns=2_000,
+        compute_infer_ns=3_000,
+        compute_output_ns=4_000,
+        cache_hits=0,
+        cache_misses=0,
+        cache_hit_ns=0,
+        cache_miss_ns=0,
+        recent=None,
+    )
+    return replace(counted, **changes)
 
 
-@dataclass
-class _Model:
-    name: str = "m"
-    version: str = "1"
-    waiting: int = 5
-    tags: dict[str, str] = field(default_factory=dict)
-    statistics: _Statistics = field(default_factory=_Statistics)
-    namespace: str = ""
-    cached: bool = False
+def _model(name: str = "m", version: str = "1", waiting: int = 5, **others: Any) -> ModelMetrics:
+    return ModelMetrics(name, version, 0, waiting, **{"statistics": _statistics(), **others})
 
 
 def _values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -52,7 +50,7 @@ def _values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_inference_counters_have_tritons_names_labels_and_units() -> None:
-    values = _values(Exposition(lambda: [_Model()], AgentMetrics()).text())
+    values = _values(Exposition(lambda: [_model()], AgentMetrics()).text())
     labels = (("model", "m"), ("version", "1"))
     assert values["nv_inference_request_success", labels] == 3
     assert values["nv_inference_count", labels] == 6
@@ -64,7 +62,7 @@ def test_inference_counters_have_tritons_names_labels_and_units() -> None:
 
 
 def test_a_namespace_is_a_label_of_its_own() -> None:
-    text = Exposition(lambda: [_Model(namespace="/models")], AgentMetrics()).text()
+    text = Exposition(lambda: [_model(namespace="/models")], AgentMetrics()).text()
     values = _values(text)
     assert values["nv_inference_count", (("model", "m"), ("namespace", "/models"), ("version", "1"))] == 6
     assert {"model": "m", "namespace": "/models", "reason": "BACKEND", "version": "1"} in [
@@ -73,10 +71,10 @@ def test_a_namespace_is_a_label_of_its_own() -> None:
 
 
 def test_the_response_cache_is_shown_for_models_that_use_it() -> None:
-    cached = _Model(
-        "c", cached=True, statistics=_Statistics(cache_hits=3, cache_misses=2, cache_hit_ns=5_000, cache_miss_ns=7_999)
+    cached = _model(
+        "c", cached=True, statistics=_statistics(cache_hits=3, cache_misses=2, cache_hit_ns=5_000, cache_miss_ns=7_999)
     )
-    values = _values(Exposition(lambda: [_Model(), cached], AgentMetrics()).text())
+    values = _values(Exposition(lambda: [_model(), cached], AgentMetrics()).text())
     labels = (("model", "c"), ("version", "1"))
     shown = {name: value for (name, where), value in values.items() if name.startswith("nv_cache") and where == labels}
     assert shown == {
@@ -85,15 +83,15 @@ def test_the_response_cache_is_shown_for_models_that_use_it() -> None:
         "nv_cache_hit_duration_per_model": 5,
         "nv_cache_miss_duration_per_model": 7,
     }
-    assert "nv_cache" not in Exposition(lambda: [_Model()], AgentMetrics()).text()
-    unasked = _values(Exposition(lambda: [_Model("c", cached=True)], AgentMetrics()).text())
+    assert "nv_cache" not in Exposition(lambda: [_model()], AgentMetrics()).text()
+    unasked = _values(Exposition(lambda: [_model("c", cached=True)], AgentMetrics()).text())
     assert unasked["nv_cache_num_hits_per_model", labels] == 0
 
 
 def test_lookups_in_the_response_cache_have_summaries() -> None:
     recent = Recent({**dict.fromkeys(PARTS, ()), "cache_hit": [3_000, 1_000], "cache_miss": []}, True)
-    statistics = _Statistics(cache_hits=2, cache_hit_ns=4_000, recent=recent)
-    values = _values(Exposition(lambda: [_Model(cached=True, statistics=statistics)], AgentMetrics()).text())
+    statistics = _statistics(cache_hits=2, cache_hit_ns=4_000, recent=recent)
+    values = _values(Exposition(lambda: [_model(cached=True, statistics=statistics)], AgentMetrics()).text())
     labels = (("model", "m"), ("version", "1"))
     assert values["nv_cache_hit_summary_us_sum", labels] == 4
     assert values["nv_cache_hit_summary_us_count", labels] == 2
@@ -129,7 +127,7 @@ def test_the_machine_can_be_left_out() -> None:
 
 
 def test_counters_of_time_can_be_left_out() -> None:
-    cached = _Model(cached=True, statistics=_Statistics(cache_hits=3, cache_misses=2))
+    cached = _model(cached=True, statistics=_statistics(cache_hits=3, cache_misses=2))
     everything = {name for name, _ in _values(Exposition(lambda: [cached], AgentMetrics()).text())}
     counted = {
         name
@@ -142,7 +140,7 @@ def test_counters_of_time_can_be_left_out() -> None:
 
 
 def test_tags_of_a_model_are_labels() -> None:
-    values = _values(Exposition(lambda: [_Model(tags={"team": "a"})], AgentMetrics()).text())
+    values = _values(Exposition(lambda: [_model(tags={"team": "a"})], AgentMetrics()).text())
     labels = (("_team", "a"), ("model", "m"), ("version", "1"))
     assert values["nv_inference_count", labels] == 6
     assert values["nv_inference_request_failure", (("_team", "a"), ("model", "m"), ("reason", "BACKEND"), *labels[2:])]
@@ -153,9 +151,9 @@ def test_summaries_have_quantiles_of_the_latest_requests_and_sums_of_all() -> No
     for number in range(1, 101):
         latencies.add(number * 1000, 0, 1000, 2000, 3000)
     latencies.add(1_000_000, 0)  # answered by the cache
-    statistics = _Statistics(success=3, cache_hits=1, recent=latencies.recent())
+    statistics = _statistics(success=3, cache_hits=1, recent=latencies.recent())
     settings = MetricsSettings(summary_latencies=True, summary_quantiles=(0.5, 0.99, 1))
-    text = Exposition(lambda: [_Model(statistics=statistics)], AgentMetrics(), settings=settings).text()
+    text = Exposition(lambda: [_model(statistics=statistics)], AgentMetrics(), settings=settings).text()
     values = _values(text)
     labels = (("model", "m"), ("version", "1"))
 
@@ -171,8 +169,8 @@ def test_summaries_have_quantiles_of_the_latest_requests_and_sums_of_all() -> No
 
 
 def test_a_summary_without_a_recent_request_has_no_number_for_its_quantiles() -> None:
-    statistics = _Statistics(recent=Latencies(summaries=True).recent())
-    text = Exposition(lambda: [_Model(statistics=statistics)], AgentMetrics()).text()
+    statistics = _statistics(recent=Latencies(summaries=True).recent())
+    text = Exposition(lambda: [_model(statistics=statistics)], AgentMetrics()).text()
     assert 'nv_inference_request_summary_us{model="m",version="1",quantile="0.5"} NaN' in text
 
 
@@ -181,8 +179,8 @@ def test_the_histogram_counts_what_is_not_above_each_bound() -> None:
     latencies = Latencies(histogram, summaries=False)
     for nanoseconds in (400_000, 500_000, 99_000_000, 5_000_000_000):
         latencies.add_first_response(nanoseconds)
-    statistics = _Statistics(recent=latencies.recent())
-    text = Exposition(lambda: [_Model(statistics=statistics), _Model("n")], AgentMetrics()).text()
+    statistics = _statistics(recent=latencies.recent())
+    text = Exposition(lambda: [_model(statistics=statistics), _model("n")], AgentMetrics()).text()
     values = _values(text)
     name = "nv_inference_first_response_histogram_ms"
     labels = (("model", "m"), ("version", "1"))
