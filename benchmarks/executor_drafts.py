@@ -39,7 +39,8 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 SHAPE = SIZES["125m"] | {
     "hidden_size": 1024,

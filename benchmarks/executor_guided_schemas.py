@@ -1,13 +1,12 @@
 """Guided output under the schemas of the JSON-Schema test suite: is every text valid under its schema?
 
     pip download --no-deps --no-binary :all: jsonschema
-    python benchmarks/executor_guided_schemas.py jsonschema-*.tar.gz
+    python benchmarks/executor_guided_schemas.py --sdist jsonschema-*.tar.gz
 
 Each schema of the suite (draft 2020-12, inside the sdist) guides a model that knows nothing, with several seeds.
 Prints how many schemas were used, and each one left out with the reason. Exits 1 if a text is not valid.
 """
 
-import argparse
 import json
 import sys
 import tarfile
@@ -15,9 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import jsonschema
+from measures import options_of
 from repoagent_llm import (
     Executor,
     ExecutorConfig,
@@ -29,8 +30,9 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.guidance.vocabulary import Vocabulary
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from tokenizers import pre_tokenizers
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 FOLDER = "/json/tests/draft2020-12/"
 SEEDS = range(4)
@@ -47,7 +49,7 @@ class Case:
     schema: Any
 
 
-def read_cases(path: str) -> Iterator[Case]:
+def read_cases(path: Path) -> Iterator[Case]:
     """All schemas of the suite's required part."""
     with tarfile.open(path) as archive:
         for member in archive.getmembers():
@@ -94,9 +96,7 @@ def judge(executor: Executor, vocabulary: Vocabulary, case: Case) -> str:
 
 def main() -> None:
     """Judge all schemas."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sdist", help="jsonschema-VERSION.tar.gz")
-    args = parser.parse_args()
+    args = options_of(__doc__, sdist=(Path, "jsonschema-VERSION.tar.gz"))
     texts = [END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE
     config = GuidedDecodingConfig(backend, texts, BYTE_LEVEL, [0])

@@ -23,8 +23,9 @@ from executor_speed import SCALE, SIZES
 from executor_trace import all_at_once
 from measures import quiet_samples
 from repoagent_llm import Executor, Request, SamplingConfig
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.engine import batch_sampler
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 AIMS = {"125m": 0.03, "5m": 0.10}
 WAYS: dict[str, dict[str, Any]] = {

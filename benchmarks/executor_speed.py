@@ -25,7 +25,8 @@ import numpy as np
 from executor_engines import ENGINES
 from executor_trace import Run, Trace, all_at_once, at_random
 from measures import quiet_samples
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 SIZES: dict[str, dict[str, Any]] = {
     "125m": {

@@ -29,8 +29,6 @@ from repoagent_decrypt.tink.keyset import parse_keyset
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from agents.verify.tests.issuing import public_pem
 
 PIECE = 3 << 20

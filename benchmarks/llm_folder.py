@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from executor_speed import SCALE, SIZES
 from repoagent_llm.builder import Precision, build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 __all__ = ["make_checkpoint", "make_repository", "prompts"]
 

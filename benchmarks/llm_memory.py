@@ -23,8 +23,8 @@ from executor_speed import SCALE, SIZES
 from measures import status_bytes
 from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent_llm.builder import Precision, build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.serving.lifecycle.unloader import give_back_soon
 
 MEMORY = "/dev/shm"

@@ -24,7 +24,8 @@ from typing import Any
 from measures import in_turns, options_of, seconds, together
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions, Turns
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 AIM = 1.1
 SHAPE: dict[str, Any] = {

@@ -7,10 +7,8 @@ machine does.
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -23,9 +21,6 @@ from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import MemoryFiles
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in of the tests
-
 from tests.engines.standin import StandInPlan, StandInPlatform
 
 WIDTH = 64

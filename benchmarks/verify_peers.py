@@ -36,8 +36,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from measures import columns, fill, in_turns, options_of, size_of, table
 from servers import report_missing
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the Sigstore of the tests
-
 from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore
 from agents.verify.tests.sigstore_servers import SigstoreServers, token
 

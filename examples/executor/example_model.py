@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repoagent_llm import Executor, ExecutorConfig, ModelType
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from synthetic import synthetic_checkpoint
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from repoagent_llm import Executor, ExecutorConfig, LoraConfig, ModelType, OutputConfig, Request
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from synthetic import synthetic_checkpoint
 
 HIDDEN, LAYERS, RANK = 64, 2, 4
 ATTENTION_OUT = 4  # the number that TensorRT-LLM gives the linear layer after attention

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from repoagent_llm.builder import Form, Precision, build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_gqa import OrtGqaRunner
@@ -15,6 +14,7 @@ from repoagent_llm.runner.ort_mixed import OrtMixedRunner
 from repoagent_llm.runner.ort_std import OrtStdRunner
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.plan_folders import plan_folder
 from llm.tests.reference import Reference
 from tests.engines.platforms import allocations, new_platform

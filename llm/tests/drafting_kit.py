@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from repoagent_llm import DraftTargetDecodingConfig, Executor, ExecutorConfig, Request, Result
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from repoagent_llm.runner.protocol import Segment
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
 LogitsFunction = Callable[[list[int]], Any]

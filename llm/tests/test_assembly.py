@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, Request
-from repoagent_llm.runner.fake import FakeRunner, table_logits
 from repoagent_llm.runner.protocol import Segment
 
+from llm.tests.fake_runner import FakeRunner, table_logits
 from repoagent.errors import RepoAgentError
 
 LIMIT = timedelta(seconds=120)

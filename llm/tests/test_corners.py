@@ -18,8 +18,9 @@ from repoagent_llm import (
     Result,
     SamplingConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from repoagent_llm.runner.protocol import Segment, StepResult
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
 NEW_ONLY = OutputConfig(exclude_input_from_output=True)

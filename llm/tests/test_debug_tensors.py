@@ -16,7 +16,8 @@ from repoagent_llm import (
     Request,
     RunnerOptions,
 )
-from repoagent_llm.runner.fake import FakeRunner
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=30)
 Start = Callable[..., Executor]

@@ -16,9 +16,9 @@ from repoagent_llm import (
     SchedulerConfig,
 )
 from repoagent_llm.engine.draft_length import DraftLength
-from repoagent_llm.runner.fake import hashed_logits
 
 from llm.tests.drafting_kit import LIMIT, Pair, drafting, mostly, plain
+from llm.tests.fake_runner import hashed_logits
 
 NEW_ONLY = OutputConfig(exclude_input_from_output=True)
 COUNTED = OutputConfig(return_perf_metrics=True)

@@ -18,12 +18,12 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from repoagent_llm.runner.protocol import Segment, Seq
 from repoagent_llm.types.errors import CheckError
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.drafting_kit import LIMIT, Pair, drafting, plain
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 
 class Broken(FakeRunner):

@@ -17,9 +17,9 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.builder import Form, build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.runner.ort import OrtRunner
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.drafting_kit import LIMIT, finish
 from llm.tests.lora_sample import SampleAdapter
 from llm.tests.reference import Reference

@@ -22,8 +22,9 @@ from repoagent_llm import (
 )
 from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.kv_cache import KVCacheEventManager, KVCacheRemovedData
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.types.errors import CheckError, UnsupportedFeatureError
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
 PROMPT = [1, 2, 3]

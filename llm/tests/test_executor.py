@@ -39,9 +39,10 @@ from repoagent_llm import (
     kv_cache,
 )
 from repoagent_llm.engine.response_board import ResponseBoard
-from repoagent_llm.runner.fake import FakeRunner, table_logits
 from repoagent_llm.runner.protocol import Segment
 from repoagent_llm.types.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
+
+from llm.tests.fake_runner import FakeRunner, table_logits
 
 LIMIT = timedelta(seconds=120)
 # After 1, 2, 3, 4 the model says 2, 4, 2, 4, ...
@@ -580,7 +581,7 @@ def test_an_executor_that_nobody_holds_stops_and_a_program_ends_in_the_midst_of_
     assert not thread.is_alive()
     program = """
 from repoagent_llm import Executor, ExecutorConfig, Request
-from repoagent_llm.runner.fake import FakeRunner
+from llm.tests.fake_runner import FakeRunner
 runner = FakeRunner(max_seq_len=10**6)
 runner.close = lambda: print("closed")
 executor = Executor.from_runner(runner, ExecutorConfig())

@@ -19,9 +19,10 @@ from repoagent_llm import (
     Request,
     SamplingConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.protocol import Logits, Segment, Seq, StepResult
 from repoagent_llm.types.errors import ExecutorStoppedError
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
 NOTHING = np.full(32, -np.inf, np.float32)

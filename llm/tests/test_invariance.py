@@ -21,9 +21,10 @@ from repoagent_llm import (
     SchedulerConfig,
 )
 from repoagent_llm.builder import Precision
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.protocol import LoraShape, ModelRunner
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
 MakeRunner = Callable[[], ModelRunner]

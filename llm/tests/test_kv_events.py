@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, KvCacheRetentionConfig, Request
 from repoagent_llm.kv_cache import KVCacheEvent, KVCacheRemovedData, KVCacheStoredData, KVCacheUpdatedData
-from repoagent_llm.runner.fake import FakeRunner
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
 PAGE_BYTES = 32 * 4

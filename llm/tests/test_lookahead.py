@@ -16,8 +16,9 @@ from repoagent_llm import (
     Result,
     SamplingConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits, table_logits
 from repoagent_llm.runner.protocol import Segment
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits, table_logits
 
 LIMIT = timedelta(seconds=120)
 SIZES = LookaheadDecodingConfig(4, 4, 4)

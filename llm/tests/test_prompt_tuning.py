@@ -17,9 +17,9 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.ort import OrtRunner
 
+from llm.tests.fake_runner import FakeRunner
 from llm.tests.reference import Reference
 
 LIMIT = timedelta(seconds=30)

@@ -29,9 +29,9 @@ from repoagent_llm import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.protocol import LoraShape
 
+from llm.tests.fake_runner import FakeRunner
 from tests.extent import in_full
 
 VOCABULARY = 64

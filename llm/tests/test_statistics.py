@@ -17,8 +17,8 @@ from repoagent_llm import (
     RequestStage,
     SamplingConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner, table_logits
 
+from llm.tests.fake_runner import FakeRunner, table_logits
 from tests.descriptors import no_descriptors
 
 LIMIT = timedelta(seconds=120)

@@ -16,8 +16,9 @@ from repoagent_llm import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.types.errors import ExecutorStoppedError
+
+from llm.tests.fake_runner import FakeRunner
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
 SECRET = b"AGE-SECRET-KEY-1"

@@ -13,11 +13,11 @@ from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_llm.builder import build
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 
 from agents.verify.tests.issuing import public_pem
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.backend.conftest import Asker
 from llm.tests.backend.tiny import byte_level
 from repoagent.errors import RepoAgentError

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 

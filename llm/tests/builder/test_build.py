@@ -12,13 +12,13 @@ import pytest
 from repoagent_llm.builder import Form, Precision, build
 from repoagent_llm.builder.quantize import BLOCKS, dequantize, quantize, quantize_outputs
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_gqa import OrtGqaRunner
 from repoagent_llm.runner.protocol import Logits, Segment
 from repoagent_llm.types.errors import UnsupportedFeatureError
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.reference import Reference
 from repoagent.errors import ConfigError, InvalidArgumentError
 

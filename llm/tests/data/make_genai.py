@@ -2,7 +2,7 @@
 
 Run with torch (CPU), transformers, onnx-ir and onnxruntime-genai installed::
 
-    python llm/tests/data/make_genai.py
+    python -m llm.tests.data.make_genai
 """
 
 import json
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime_genai
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 PROMPTS = [[5, 9, 17], [3, 3, 40, 41, 8, 22, 30, 11, 4, 27, 31], [33]]
 VOCAB = 64

@@ -2,7 +2,7 @@
 
 Run with torch (CPU) and transformers installed::
 
-    python llm/tests/data/make_oracle.py
+    python -m llm.tests.data.make_oracle
 
 The models are ``synthetic_checkpoint(folder, kind, **SHAPES[kind])``; a checksum of their files is stored too.
 """
@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import transformers
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
+
+from examples.executor.synthetic import synthetic_checkpoint
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {

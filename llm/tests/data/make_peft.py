@@ -16,8 +16,8 @@ from typing import Any
 import peft
 import torch
 import transformers
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.data.make_oracle import END_ID, PROMPTS, SHAPES
 
 ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {

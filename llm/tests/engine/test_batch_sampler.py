@@ -15,7 +15,8 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.engine import batch_sampler, fast_paths
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
 SAMPLING: list[dict[str, Any]] = [

@@ -16,8 +16,9 @@ from repoagent_llm import (
     SchedulerConfig,
 )
 from repoagent_llm.engine import scheduler
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.protocol import DecodeRound, Segment
+
+from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
 

@@ -8,8 +8,9 @@ import numpy.typing as npt
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, Request, Turns
 from repoagent_llm.engine.turns import QUANTUM, Seat
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from repoagent_llm.runner.protocol import Segment
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 Logits = npt.NDArray[np.float32]
 PATIENCE = 120

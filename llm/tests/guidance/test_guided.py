@@ -23,8 +23,9 @@ from repoagent_llm import (
 )
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.guidance.vocabulary import Vocabulary
-from repoagent_llm.runner.fake import FakeRunner, hashed_logits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 Kind = GuidedDecodingParams.GuideType
 Backend = GuidedDecodingConfig.GuidedDecodingBackend

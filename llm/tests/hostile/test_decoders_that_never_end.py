@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_llm import Executor, ExecutorConfig, Request
 from repoagent_llm.engine import engine
-from repoagent_llm.runner.fake import FakeRunner
 
 from llm.tests.backend.conftest import Asker, WriteModel, decoder, write_llm  # noqa: F401
+from llm.tests.fake_runner import FakeRunner
 from llm.tests.foreign import change_graph, copy_folder
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.core import ServingCore

@@ -11,13 +11,13 @@ import pytest
 from repoagent_llm import Executor, ExecutorConfig, OutputConfig, Request, Result
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder.quantize import dequantize
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.runner.adapter_surgery import take_adapters
 from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_gqa import OrtGqaRunner
 from repoagent_llm.runner.protocol import ModelRunner
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.lora_sample import SampleAdapter
 from llm.tests.reference import Array, Reference
 from repoagent.errors import InvalidArgumentError

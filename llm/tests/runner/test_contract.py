@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.protocol import DecodeRound, EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 from repoagent_llm.types.errors import EngineError
 
+from llm.tests.fake_runner import FakeRunner
 from llm.tests.plan_folders import prefill_and_decode
 
 PROMPT = np.arange(3, 23, dtype=np.int32)

@@ -33,10 +33,11 @@ from repoagent_llm import (
     SchedulerConfig,
     SpeculativeDecodingConfig,
 )
-from repoagent_llm.runner.fake import FakeRunner
 from repoagent_llm.types.adapters import ContextPhaseParams
 from repoagent_llm.types.errors import UnsupportedFeatureError
 from repoagent_llm.types.record import Record
+
+from llm.tests.fake_runner import FakeRunner
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "executor.md"
 ONES = np.ones((1, 2), np.float32)

@@ -13,9 +13,9 @@ import pytest
 import tokenizers
 from openai import AsyncOpenAI, OpenAI
 from repoagent_llm.builder import build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_server import KServeHttp
 
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.server import Server
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llm"

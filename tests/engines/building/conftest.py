@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from repoagent_llm.builder import Form, Precision, build
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
+from examples.executor.synthetic import synthetic_checkpoint
 from tests.engines import models
 from tests.engines.building.plans import BuildPlan, PlanShelf, need_tensorrt
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.runner.decoder_spec import read_spec
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.backend.tiny import byte_level
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import InvalidArgumentError

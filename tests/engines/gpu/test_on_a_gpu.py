@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder import build as make_folder
-from repoagent_llm.builder.synthetic import synthetic_checkpoint
 from repoagent_llm.converters.decoder.tensorrt import DecoderConverter
 from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort_std import OrtStdRunner
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.config import normalize, read_text
 from repoagent.engines.flavours import Flavour

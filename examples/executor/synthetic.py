@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from repoagent_llm.builder.safetensors import write_safetensors
 from repoagent_llm.types.errors import UnsupportedFeatureError
 

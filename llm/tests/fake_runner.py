@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-
 from repoagent_llm.runner.protocol import (
     AdapterWeights,
     Logits,
