@@ -1,18 +1,50 @@
 """Agents that are shared libraries for Triton, as agents of this server."""
 
+import hashlib
+import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from repoagent.api import Action, Agent, AgentModel
-from repoagent.errors import InternalError
+from repoagent.errors import InternalError, UnavailableError
+from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent_capi import crossing
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.agents import MODELS
 from repoagent_capi.errors import as_bytes, check
-from repoagent_capi.private_copy import private_copy
 
 __all__ = ["NativeAgent"]
+
+
+def private_copy(library: Path) -> Path | None:
+    """A private directory with the files that lie beside ``library``; None if no policy pins them.
+
+    Raises:
+        UnavailableError: a file is not the one that the policy allows.
+    """
+    if PINNED_CODE.digest_of(library) is None:
+        return None
+    target = Path(tempfile.mkdtemp(prefix="repoagent-native-"))
+    try:
+        _copy(library.parent, target)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    for directory, _, names in os.walk(source):
+        to = target / Path(directory).relative_to(source)
+        to.mkdir(exist_ok=True)
+        for name in names:
+            content = (Path(directory) / name).read_bytes()
+            if PINNED_CODE.digest_of(Path(directory) / name) != hashlib.sha256(content).hexdigest():
+                raise UnavailableError(f"{name} is not the file that the policy allows; it was changed, or added")
+            (to / name).write_bytes(content)
+            (to / name).chmod(0o500)
 
 
 class NativeAgent(Agent):

@@ -1,15 +1,126 @@
 """Requests of C programs: into the core, and their answers back. The hot road: every line here is paid per request."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
+from repoagent.errors import RepoAgentError
+from repoagent.server.enums import InferenceTraceActivity as Activity
+from repoagent.server.enums import InferenceTraceLevel as Level
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, OutputPlace, ParameterValue
+from repoagent.serving.requests.tensor import Tensor
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import as_bytes, as_text, crossing, error_handle
-from repoagent_capi.output_buffers import OutputBuffers
 from repoagent_capi.parameters import parameters_out, value_of
 from repoagent_capi.servers import SERVERS
 from repoagent_capi.tensors import fill_output, input_tensor
-from repoagent_capi.traces import Trace
+from repoagent_capi.triton_bindings.trace import TraceSteps
+
+__all__ = ["OutputBuffers", "Trace"]
+
+
+_TENSORS: Final = int(Level.TENSORS)
+
+
+class Trace(TraceSteps):
+    """A :class:`~repoagent.serving.requests.request.RequestTrace` over a trace of C.
+
+    The trace of a program's own request goes back to it with the request; those of the requests that an ensemble makes
+    end here.
+    """
+
+    __slots__ = ("_is_child", "_level", "_number")
+
+    def __init__(self, number: int, level: int, *, is_child: bool = False) -> None:
+        self._number = number
+        self._level = level
+        self._is_child = is_child
+
+    def end(self, request: InferRequest, now_ns: int) -> None:
+        """See :class:`TraceSteps`; a child ends here."""
+        super().end(request, now_ns)
+        if self._is_child:
+            lib.repoagent_trace_end(self._number)
+
+    def child(self) -> "Trace":
+        """A trace for a request that is made for this one."""
+        return Trace(lib.repoagent_trace_child(self._number), self._level, is_child=True)
+
+    def _began(self, request: InferRequest, version: int) -> None:
+        lib.repoagent_trace_begin(self._number, as_bytes(request.model_name), version, as_bytes(request.asked.id))
+
+    def _moment(self, activity: Activity, now_ns: int) -> None:
+        lib.repoagent_trace_activity(self._number, int(activity), now_ns)
+
+    def _tensors(self, activity: Activity, tensors: Mapping[str, Tensor]) -> None:
+        if not self._level & _TENSORS:
+            return
+        for name, tensor in tensors.items():
+            kept: list[Any] = []
+            output = ffi.new("core_output*")
+            fill_output(output[0], name, tensor, kept)
+            lib.repoagent_trace_tensor(self._number, int(activity), output)
+
+
+class OutputBuffers(Mapping[str, OutputPlace]):
+    """Those of one request: of the outputs that its client gets, each once. The program's allocator is asked late."""
+
+    __slots__ = ("_asked", "_left", "_server", "_submission", "addresses")
+
+    def __init__(self, submission: int, server: int, asked: Asked) -> None:
+        self._submission = submission
+        self._server = server
+        self._asked = asked
+        self._left: set[str] | None = None
+        self.addresses: dict[str, int] = {}
+        """Where the program's memory for an output begins."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __getitem__(self, name: str) -> "OutputPlace":
+        self._names().remove(name)
+        return _Place(self._submission, name, self.addresses)
+
+    def _names(self) -> set[str]:
+        if self._left is None:
+            self._left = set(self._asked.requested_outputs or self._outputs())
+        return self._left
+
+    def _outputs(self) -> list[str]:
+        """Not what is asked of the model, which may be more: states of a sequence are not the client's."""
+        try:
+            served = SERVERS[self._server].core.find(InferRequest(self._asked))
+        except RepoAgentError:
+            return []  # It was unloaded meanwhile.
+        return [item.name for item in served.config.output]
+
+
+class _Place:
+    """An :class:`~repoagent.serving.requests.request.OutputPlace`."""
+
+    def __init__(self, submission: int, name: str, addresses: dict[str, int]) -> None:
+        self._submission = submission
+        self._name = name
+        self._addresses = addresses
+
+    def room(self, byte_size: int) -> memoryview | None:
+        place = lib.repoagent_place(self._submission, self._name.encode(), byte_size)
+        if place == ffi.NULL or not byte_size:
+            return None
+        self._addresses[self._name] = int(ffi.cast("uintptr_t", place.base))
+        # Whatever is made there keeps the view, and with it the program's memory.
+        base: Any = ffi.gc(place.base, lambda _base: lib.repoagent_place_return(place))
+        return memoryview(ffi.buffer(base, byte_size))
+
 
 _RUNNING: Final[dict[int, InferRequest]] = {}
 """Submission -> its request, until it is answered."""

@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from repoagent.server.enums import InferenceTraceActivity, InferenceTraceLevel
@@ -10,19 +10,55 @@ from repoagent.server.tensor import from_core
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
-__all__ = ["InferenceTrace", "TraceGuard"]
+__all__ = ["InferenceTrace", "TraceGuard", "TraceSteps"]
 
 _IDS: Final = itertools.count(1)
 _TIMESTAMPS: Final = int(InferenceTraceLevel.TIMESTAMPS) | int(InferenceTraceLevel.MIN) | int(InferenceTraceLevel.MAX)
 _TENSORS: Final = int(InferenceTraceLevel.TENSORS)
 
 
-class InferenceTrace:
+class TraceSteps:
+    """What the core reports of a request, as activities in Triton's terms; a subclass passes them on."""
+
+    __slots__ = ()
+
+    def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
+        """``request`` goes to ``version`` of its model."""
+        self._began(request, version)
+        self._moment(InferenceTraceActivity.REQUEST_START, now_ns)
+        self._moment(InferenceTraceActivity.QUEUE_START, now_ns)
+        self._tensors(InferenceTraceActivity.TENSOR_QUEUE_INPUT, request.inputs)
+
+    def answer(self, response: InferResponse) -> None:
+        """A response is about to be sent."""
+        self._tensors(InferenceTraceActivity.TENSOR_BACKEND_OUTPUT, response.outputs)
+
+    def end(self, request: InferRequest, now_ns: int) -> None:
+        """The final response is about to be sent."""
+        times = request.times
+        if times is not None:
+            self._moment(InferenceTraceActivity.COMPUTE_START, times.start_ns)
+            self._moment(InferenceTraceActivity.COMPUTE_INPUT_END, times.input_end_ns)
+            self._moment(InferenceTraceActivity.COMPUTE_OUTPUT_START, times.output_start_ns)
+            self._moment(InferenceTraceActivity.COMPUTE_END, times.end_ns)
+        self._moment(InferenceTraceActivity.REQUEST_END, now_ns)
+
+    def _began(self, request: InferRequest, version: int) -> None:
+        raise NotImplementedError
+
+    def _moment(self, activity: InferenceTraceActivity, now_ns: int) -> None:
+        raise NotImplementedError
+
+    def _tensors(self, activity: InferenceTraceActivity, tensors: Mapping[str, CoreTensor]) -> None:
+        raise NotImplementedError
+
+
+class InferenceTrace(TraceSteps):
     """Calls back with the steps of one request.
 
     ``InferenceTrace(level, parent_id, activity, tensor_activity, release, user_object)``; without ``tensor_activity``
     there are five arguments. ``level`` is a sum of :class:`InferenceTraceLevel`. Times are nanoseconds of the
-    monotonic clock. A step is told when its request is answered, except for the first ones.
+    monotonic clock. All steps but the first are reported when the request is answered.
     """
 
     __slots__ = (
@@ -53,55 +89,36 @@ class InferenceTrace:
         self.model_version = -1
         self.request_id = ""
 
-    def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
-        """``request`` goes to ``version`` of its model."""
-        self.model_name = request.model_name
-        self.model_version = version
-        self.request_id = request.asked.id
-        self._tell(InferenceTraceActivity.REQUEST_START, now_ns)
-        self._tell(InferenceTraceActivity.QUEUE_START, now_ns)
-        for name, tensor in request.inputs.items():
-            self._tell_tensor(InferenceTraceActivity.TENSOR_QUEUE_INPUT, name, tensor)
-
-    def answer(self, response: InferResponse) -> None:
-        """A response of the model."""
-        for name, tensor in response.outputs.items():
-            self._tell_tensor(InferenceTraceActivity.TENSOR_BACKEND_OUTPUT, name, tensor)
-
-    def end(self, request: InferRequest, now_ns: int) -> None:
-        """The final response is there."""
-        times = request.times
-        if times is not None:
-            self._tell(InferenceTraceActivity.COMPUTE_START, times.start_ns)
-            self._tell(InferenceTraceActivity.COMPUTE_INPUT_END, times.input_end_ns)
-            self._tell(InferenceTraceActivity.COMPUTE_OUTPUT_START, times.output_start_ns)
-            self._tell(InferenceTraceActivity.COMPUTE_END, times.end_ns)
-        self._tell(InferenceTraceActivity.REQUEST_END, now_ns)
-
     def release(self) -> None:
         """Give the trace back to who made it."""
         self._release(self, self._userp)
 
-    def _tell(self, activity: InferenceTraceActivity, timestamp_ns: int) -> None:
-        if self._level & _TIMESTAMPS:
-            self._activity(self, activity, timestamp_ns, self._userp)
+    def _began(self, request: InferRequest, version: int) -> None:
+        self.model_name = request.model_name
+        self.model_version = version
+        self.request_id = request.asked.id
 
-    def _tell_tensor(self, activity: InferenceTraceActivity, name: str, core: CoreTensor) -> None:
+    def _moment(self, activity: InferenceTraceActivity, now_ns: int) -> None:
+        if self._level & _TIMESTAMPS:
+            self._activity(self, activity, now_ns, self._userp)
+
+    def _tensors(self, activity: InferenceTraceActivity, tensors: Mapping[str, CoreTensor]) -> None:
         if self._tensor_activity is None or not self._level & _TENSORS:
             return
-        tensor = from_core(core)
-        self._tensor_activity(
-            self,
-            activity,
-            name,
-            tensor.data_type,
-            tensor.data_ptr,
-            tensor.size,
-            list(tensor.shape),
-            tensor.memory_type,
-            tensor.memory_type_id,
-            self._userp,
-        )
+        for name, core in tensors.items():
+            tensor = from_core(core)
+            self._tensor_activity(
+                self,
+                activity,
+                name,
+                tensor.data_type,
+                tensor.data_ptr,
+                tensor.size,
+                list(tensor.shape),
+                tensor.memory_type,
+                tensor.memory_type_id,
+                self._userp,
+            )
 
 
 class TraceGuard:
