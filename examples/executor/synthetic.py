@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from repoagent_llm.builder.safetensors import write_safetensors
-from repoagent_llm.types.errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 __all__ = ["synthetic_checkpoint"]
 

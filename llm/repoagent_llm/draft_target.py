@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from repoagent_llm.runner.options import RunnerOptions
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["DraftTargetDecodingConfig", "check_vocabularies", "speculation_of"]
 

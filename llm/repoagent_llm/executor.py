@@ -13,19 +13,18 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from repoagent_llm.assembly import Assembly, assemble
+from repoagent_llm.assembly import Assembly, assemble, check_managed_weights, load_draft_runner, load_runner
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager
-from repoagent_llm.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent_llm.runner.decoder_spec import parse_spec, read_spec
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.support import check_config, check_model_type
 from repoagent_llm.types.enums import ModelType
-from repoagent_llm.types.errors import (
+from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.executor_errors import (
     ExecutorStoppedError,
     QueueFullError,
     UnsupportedFeatureError,
 )
-from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.record import Record
 from repoagent_llm.types.request import Request
 from repoagent_llm.types.result import Response

@@ -6,7 +6,7 @@ import repoagent_llm.kv_cache as kv_cache
 from repoagent_llm.draft_target import DraftTargetDecodingConfig
 from repoagent_llm.engine.turns import Turns
 from repoagent_llm.executor import Executor
-from repoagent_llm.runner.options import RunnerOptions
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.adapters import (
     ContextPhaseParams,
     EagleConfig,
@@ -19,18 +19,19 @@ from repoagent_llm.types.adapters import (
 from repoagent_llm.types.cache_config import (
     CacheTransceiverConfig,
     KvCacheConfig,
+    KvCacheRetentionConfig,
     PeftCacheConfig,
     RuntimeDefaults,
 )
 from repoagent_llm.types.decoding_config import (
     DebugConfig,
     DecodingConfig,
+    DecodingMode,
     ExtendedRuntimePerfKnobConfig,
     LogitsPostProcessorConfig,
+    LookaheadDecodingConfig,
     SpeculativeDecodingConfig,
 )
-from repoagent_llm.types.decoding_mode import DecodingMode
-from repoagent_llm.types.endings import Endings
 from repoagent_llm.types.enums import (
     BatchingType,
     CacheTransceiverBackendType,
@@ -44,25 +45,24 @@ from repoagent_llm.types.enums import (
     RequestStage,
     RequestType,
 )
-from repoagent_llm.types.executor_config import ExecutorConfig
-from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
-from repoagent_llm.types.lookahead import LookaheadDecodingConfig
-from repoagent_llm.types.metrics import (
-    KvCacheMetrics,
-    RequestPerfMetrics,
-    SpeculativeDecodingMetrics,
-    TimingMetrics,
-)
-from repoagent_llm.types.output import AdditionalModelOutput, OutputConfig
-from repoagent_llm.types.request import Request
-from repoagent_llm.types.result import AdditionalOutput, Response, Result, SpeculativeDecodingFastLogitsInfo
-from repoagent_llm.types.retention import KvCacheRetentionConfig
-from repoagent_llm.types.sampling import SamplingConfig
-from repoagent_llm.types.scheduling_config import (
+from repoagent_llm.types.executor_config import (
     DynamicBatchConfig,
+    ExecutorConfig,
     OrchestratorConfig,
     ParallelConfig,
     SchedulerConfig,
+)
+from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
+from repoagent_llm.types.request import AdditionalModelOutput, Endings, OutputConfig, Request, SamplingConfig
+from repoagent_llm.types.result import (
+    AdditionalOutput,
+    KvCacheMetrics,
+    RequestPerfMetrics,
+    Response,
+    Result,
+    SpeculativeDecodingFastLogitsInfo,
+    SpeculativeDecodingMetrics,
+    TimingMetrics,
 )
 from repoagent_llm.types.serialization import deserialize_result, serialize_result
 from repoagent_llm.types.stats import (

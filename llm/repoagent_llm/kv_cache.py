@@ -1,7 +1,7 @@
 """KV-cache events, under the module name that callers know."""
 
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager
-from repoagent_llm.types.kv_events import (
+from repoagent_llm.types.cache_config import (
     KVCacheCreatedData,
     KVCacheEvent,
     KVCacheEventDiffInt,

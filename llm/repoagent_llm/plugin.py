@@ -17,6 +17,6 @@ def register_backends() -> Mapping[str, str]:
 def register_converters() -> Mapping[tuple[str, str], str]:
     """What makes decoder folders, and plans of them."""
     return {
-        ("decoder", "tensorrt"): "repoagent_llm.converters.decoder.tensorrt:DecoderConverter",
-        ("safetensors", "decoder"): "repoagent_llm.converters.checkpoint.decoder:CheckpointConverter",
+        ("decoder", "tensorrt"): "repoagent_llm.converters.decoder:DecoderConverter",
+        ("safetensors", "decoder"): "repoagent_llm.converters.checkpoint:CheckpointConverter",
     }

@@ -9,9 +9,8 @@ from repoagent_llm.types.decoding_config import (
     LogitsPostProcessorConfig,
 )
 from repoagent_llm.types.enums import BatchingType, CommunicationMode, ModelType
-from repoagent_llm.types.errors import CheckError, UnsupportedFeatureError
-from repoagent_llm.types.executor_config import ExecutorConfig
-from repoagent_llm.types.scheduling_config import DynamicBatchConfig, ParallelConfig
+from repoagent_llm.types.executor_config import DynamicBatchConfig, ExecutorConfig, ParallelConfig
+from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 
 __all__ = ["check_config", "check_model_type"]
 

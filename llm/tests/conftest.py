@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from repoagent_llm.builder import Form, Precision, build
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
-from repoagent_llm.runner.ort_gqa import OrtGqaRunner
+from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
-from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 
 from examples.executor.synthetic import synthetic_checkpoint

@@ -18,7 +18,7 @@ from repoagent_llm.runner.protocol import (
     Seq,
     StepResult,
 )
-from repoagent_llm.types.errors import EngineError
+from repoagent_llm.types.executor_errors import EngineError
 
 __all__ = ["FakeRunner", "hashed_logits", "table_logits"]
 

@@ -15,7 +15,7 @@ from repoagent_llm import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent_llm.engine.draft_length import DraftLength
+from repoagent_llm.engine.drafting import DraftLength
 
 from llm.tests.drafting_kit import LIMIT, Pair, drafting, mostly, plain
 from llm.tests.fake_runner import hashed_logits

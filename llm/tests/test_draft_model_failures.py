@@ -19,7 +19,7 @@ from repoagent_llm import (
 )
 from repoagent_llm.builder import build
 from repoagent_llm.runner.protocol import Segment, Seq
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.drafting_kit import LIMIT, Pair, drafting, plain

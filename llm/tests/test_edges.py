@@ -22,7 +22,7 @@ from repoagent_llm import (
 )
 from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.kv_cache import KVCacheEventManager, KVCacheRemovedData
-from repoagent_llm.types.errors import CheckError, UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 
 from llm.tests.fake_runner import FakeRunner
 

@@ -40,7 +40,7 @@ from repoagent_llm import (
 )
 from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.runner.protocol import Segment
-from repoagent_llm.types.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
 
 from llm.tests.fake_runner import FakeRunner, table_logits
 

@@ -20,7 +20,7 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.runner.protocol import Logits, Segment, Seq, StepResult
-from repoagent_llm.types.errors import ExecutorStoppedError
+from repoagent_llm.types.executor_errors import ExecutorStoppedError
 
 from llm.tests.fake_runner import FakeRunner
 

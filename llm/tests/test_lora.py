@@ -21,7 +21,7 @@ from repoagent_llm import (
     SchedulerConfig,
 )
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.builder.quantize import dequantize, quantize
+from repoagent_llm.builder.products import dequantize, quantize
 from repoagent_llm.runner.ort import OrtRunner
 
 from llm.tests.lora_sample import SampleAdapter

@@ -16,7 +16,7 @@ from repoagent_llm import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent_llm.types.errors import ExecutorStoppedError
+from repoagent_llm.types.executor_errors import ExecutorStoppedError
 
 from llm.tests.fake_runner import FakeRunner
 

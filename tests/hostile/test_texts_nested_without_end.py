@@ -21,7 +21,7 @@ from repoagent_license.endpoint import _grant
 from repoagent_license.license_file import _json as license_json
 from repoagent_llm.backend.row_parameters import _sampling_parameters
 from repoagent_llm.runner.decoder_spec import parse_spec
-from repoagent_llm.types.errors import CheckError, DecoderError
+from repoagent_llm.types.executor_errors import CheckError, DecoderError
 from repoagent_llm.types.serialization import MAGIC, deserialize_result
 from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.npy import check_array

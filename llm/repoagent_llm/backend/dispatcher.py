@@ -16,10 +16,9 @@ from repoagent.errors import UnavailableError
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent_llm import Executor, IterationStats, Response
-from repoagent_llm.backend.generation import Generation
+from repoagent_llm.backend.generation import Generation, Reply
 from repoagent_llm.backend.llm_metrics import LlmMetrics
-from repoagent_llm.backend.reply import Reply
-from repoagent_llm.types.errors import ExecutorStoppedError
+from repoagent_llm.types.executor_errors import ExecutorStoppedError
 
 __all__ = ["Dispatcher"]
 

@@ -17,20 +17,17 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent_llm import Executor, ModelType, Request
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import read_source
-from repoagent_llm.backend.config_parameters import Parameters
-from repoagent_llm.backend.configuration import executor_config
+from repoagent_llm.backend.configuration import Parameters, executor_config
 from repoagent_llm.backend.conversion import Converter, stop_texts
 from repoagent_llm.backend.dispatcher import Dispatcher
-from repoagent_llm.backend.generation import Form, Generation
-from repoagent_llm.backend.generation_defaults import read_generation_defaults
+from repoagent_llm.backend.generation import Form, Generation, Reply
 from repoagent_llm.backend.llm_metrics import LlmMetrics
 from repoagent_llm.backend.preparation_queue import PreparationQueue
-from repoagent_llm.backend.reply import Reply
 from repoagent_llm.backend.request_limits import RequestLimits, weight
-from repoagent_llm.backend.row_parameters import RowParameters, row_parameters_of
+from repoagent_llm.backend.row_parameters import RowParameters, read_generation_defaults, row_parameters_of
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.runner.decoder_spec import read_spec
-from repoagent_llm.runner.options import DEFAULT_SEQ_LEN
+from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -14,12 +14,11 @@ from repoagent_llm.builder import gqa_form, std_form
 from repoagent_llm.builder.architecture import Architecture, read_architecture
 from repoagent_llm.builder.decoder import DecoderWriter, Toolbox
 from repoagent_llm.builder.graph import GraphWriter
-from repoagent_llm.builder.products import EightBits, FourBits, Plain, Product
-from repoagent_llm.builder.quantize import BLOCKS
+from repoagent_llm.builder.products import BLOCKS, EightBits, FourBits, Plain, Product
 from repoagent_llm.builder.safetensors import Checkpoint
 from repoagent_llm.builder.weights import Weights
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, STD_TYPE
-from repoagent_llm.types.errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 __all__ = ["Form", "Precision", "build"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from repoagent_llm.builder.architecture import rope_tables
 from repoagent_llm.builder.decoder import Toolbox
 from repoagent_llm.builder.graph import MICROSOFT
-from repoagent_llm.builder.rope import rope_tables
 from repoagent_llm.builder.weights import LayerWeights, Linear, Norm
 
 __all__ = ["OPSET", "GqaForm"]

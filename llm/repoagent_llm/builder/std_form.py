@@ -5,8 +5,8 @@ The cache is scattered into outside of Attention, everything is 4-D, and the mas
 
 import numpy as np
 
+from repoagent_llm.builder.architecture import rope_tables
 from repoagent_llm.builder.decoder import Toolbox
-from repoagent_llm.builder.rope import rope_tables
 from repoagent_llm.builder.weights import LayerWeights, Linear, Norm
 
 __all__ = ["OPSET", "StdForm"]

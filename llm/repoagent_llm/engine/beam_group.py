@@ -16,8 +16,8 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.word_lists import ends_with_any
 from repoagent_llm.runner.protocol import ModelRunner, Seq
 from repoagent_llm.types.enums import FinishReason
-from repoagent_llm.types.errors import EngineError
-from repoagent_llm.types.sampling import SamplingConfig
+from repoagent_llm.types.executor_errors import EngineError
+from repoagent_llm.types.request import SamplingConfig
 
 __all__ = ["BeamGroup"]
 

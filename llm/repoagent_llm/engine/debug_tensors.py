@@ -12,7 +12,7 @@ import numpy.typing as npt
 from repoagent_llm.engine.scheduler import Work
 from repoagent_llm.runner.protocol import RunnerInfo, Segment, StepResult
 from repoagent_llm.types.decoding_config import DebugConfig
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.stats import DebugTensorsPerIteration
 
 __all__ = ["DebugTensors", "graph_tensors"]

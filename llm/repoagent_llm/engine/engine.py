@@ -28,7 +28,7 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.turns import Seat
 from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, Segment, StepResult
 from repoagent_llm.types.enums import FinishReason, RequestStage
-from repoagent_llm.types.errors import CheckError, text_of
+from repoagent_llm.types.executor_errors import CheckError, text_of
 from repoagent_llm.types.result import Response
 
 __all__ = ["Engine"]

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from datetime import timedelta
 
-from repoagent_llm.types.kv_events import (
+from repoagent_llm.types.cache_config import (
     KVCacheCreatedData,
     KVCacheEvent,
     KVCacheEventData,

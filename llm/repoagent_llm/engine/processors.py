@@ -10,7 +10,7 @@ import numpy.typing as npt
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.types.decoding_config import LogitsPostProcessorConfig
-from repoagent_llm.types.errors import text_of
+from repoagent_llm.types.executor_errors import text_of
 from repoagent_llm.types.request import Request
 
 __all__ = ["PostProcessors", "Ready", "reason_of"]

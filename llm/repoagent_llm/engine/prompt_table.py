@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.runner.protocol import Embeddings, RunnerInfo, TokenArray
-from repoagent_llm.types.errors import CheckError, UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 from repoagent_llm.types.request import Request
 
 __all__ = ["PromptTable", "check_prompt_table"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from repoagent_llm.types.errors import ExecutorStoppedError
+from repoagent_llm.types.executor_errors import ExecutorStoppedError
 from repoagent_llm.types.result import Response
 
 __all__ = ["ResponseBoard"]

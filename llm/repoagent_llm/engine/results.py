@@ -9,13 +9,15 @@ import numpy as np
 from repoagent_llm.engine.beam_group import BeamGroup
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
-from repoagent_llm.types.metrics import (
+from repoagent_llm.types.result import (
+    AdditionalOutput,
     KvCacheMetrics,
     RequestPerfMetrics,
+    Response,
+    Result,
     SpeculativeDecodingMetrics,
     TimingMetrics,
 )
-from repoagent_llm.types.result import AdditionalOutput, Response, Result
 
 __all__ = ["ResultMaker"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.engine.token_sampling import Limits, distribution, draw, draw_from, log_softmax, nothing_follows
-from repoagent_llm.types.sampling import SamplingConfig
+from repoagent_llm.types.request import SamplingConfig
 
 __all__ = ["Sampler"]
 

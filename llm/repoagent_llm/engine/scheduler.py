@@ -11,15 +11,51 @@ from enum import Enum, auto
 
 import numpy as np
 
-from repoagent_llm.engine.blocks import BlockBudget, blocks_for
-from repoagent_llm.engine.prefill_chunks import split_budget
+from repoagent_llm.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
-__all__ = ["Limits", "Others", "Plan", "Scheduler", "Work"]
+__all__ = ["Limits", "Others", "Plan", "Scheduler", "Work", "split_budget"]
+
+
+def split_budget(wanted: Sequence[int], budget: int, policy: ContextChunkingPolicy, *, chunked: bool) -> list[int]:
+    """Tokens for each of the prompts, which are in order and want ``wanted`` tokens. At least one gets some."""
+    budget = max(1, budget)
+    if not chunked:
+        return _whole(wanted, budget)
+    if policy is ContextChunkingPolicy.EQUAL_PROGRESS:
+        return _equal(wanted, budget)
+    shares = []
+    for tokens in wanted:
+        share = min(tokens, budget)
+        shares.append(share)
+        budget -= share
+    return shares
+
+
+def _whole(wanted: Sequence[int], budget: int) -> list[int]:
+    """Prompts are read in one piece; the first is read even if it exceeds the budget."""
+    shares = [0] * len(wanted)
+    for place, tokens in enumerate(wanted):
+        if place > 0 and tokens > budget:
+            break
+        shares[place] = tokens
+        budget -= tokens
+    return shares
+
+
+def _equal(wanted: Sequence[int], budget: int) -> list[int]:
+    """One block after the other to each prompt in turn."""
+    shares = [0] * len(wanted)
+    while budget > 0 and any(share < tokens for share, tokens in zip(shares, wanted, strict=True)):
+        for place, tokens in enumerate(wanted):
+            more = min(BLOCK_TOKENS, tokens - shares[place], budget)
+            shares[place] += more
+            budget -= more
+    return shares
 
 
 # How many requests may overtake one of another width: then they wait until it has run.

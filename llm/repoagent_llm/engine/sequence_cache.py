@@ -7,7 +7,7 @@ from repoagent_llm.engine.prefix_pool import PrefixPool
 from repoagent_llm.engine.task import Task, retention_of
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.protocol import AdaptableRunner, ModelRunner
-from repoagent_llm.types.errors import EngineError
+from repoagent_llm.types.executor_errors import EngineError
 
 __all__ = ["CacheTotals", "SequenceCache"]
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent_llm.types.errors import CheckError, EngineError
+from repoagent_llm.types.executor_errors import CheckError, EngineError
 
 __all__ = [
     "BLOCK",

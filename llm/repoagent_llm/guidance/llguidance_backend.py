@@ -1,20 +1,54 @@
 """Grammars by llguidance."""
 
 import weakref
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from repoagent_llm.engine.guide import Guide
-from repoagent_llm.guidance.masks import forbid, words_for
+from repoagent.installing import install_hint
+from repoagent_llm.engine.guide import Guide, GuideFactory
 from repoagent_llm.guidance.trial import PARSER_LIMITS, Trial
 from repoagent_llm.guidance.vocabulary import Vocabulary
-from repoagent_llm.types.errors import CheckError
-from repoagent_llm.types.guidance import GuidedDecodingParams
+from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
+from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
 
-__all__ = ["LlguidanceFactory"]
+__all__ = ["LlguidanceFactory", "create_guides", "forbid", "words_for"]
+
+
+def words_for(vocab_size: int) -> npt.NDArray[np.int32]:
+    """A mask for ``vocab_size`` tokens, all zero."""
+    return np.zeros(-(-vocab_size // 32), np.int32)
+
+
+def forbid(row: npt.NDArray[np.float32], words: npt.NDArray[np.int32]) -> None:
+    """Set the logits of tokens whose bit is zero to minus infinity."""
+    allowed = np.unpackbits(words.view(np.uint8), count=len(row), bitorder="little")
+    row[allowed == 0] = -np.inf
+
+
+def create_guides(config: GuidedDecodingConfig | None, vocab_size: int, end_ids: Sequence[int]) -> GuideFactory | None:
+    """The guides of an executor, or None when it has no guided decoding.
+
+    Raises ``UnsupportedFeatureError`` when the backend is not there, ``CheckError`` for a vocabulary that cannot be.
+    """
+    if config is None:
+        return None
+    if find_spec("llguidance") is None:
+        raise UnsupportedFeatureError(
+            f"GuidedDecodingBackend.{config.backend.name}",
+            f"llguidance is not installed; {install_hint('repoagent-core', 'llm')}",
+        )
+    if config.encoded_vocab is None or not any(config.encoded_vocab):
+        raise CheckError("GuidedDecodingConfig.encoded_vocab is needed: the text of every token, by id")
+    stop_ids = config.stop_token_ids if config.stop_token_ids is not None else list(end_ids)
+    vocabulary = Vocabulary.of(config.encoded_vocab, config.tokenizer_str, stop_ids, vocab_size)
+    from repoagent_llm.guidance.llguidance_backend import LlguidanceFactory  # a base install has it not
+
+    return LlguidanceFactory(vocabulary)
 
 
 class _Tokenizer:

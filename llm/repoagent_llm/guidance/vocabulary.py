@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from repoagent.nested_text import read_json
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["Vocabulary", "token_bytes"]
 

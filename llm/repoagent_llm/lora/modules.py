@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from repoagent_llm.runner.protocol import LoraShape
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["ColumnRange", "LoraModule", "columns_of"]
 

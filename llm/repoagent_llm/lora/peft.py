@@ -14,7 +14,7 @@ from repoagent.nested_text import read_json
 from repoagent_llm.builder.safetensors import Checkpoint
 from repoagent_llm.lora.modules import LoraModule
 from repoagent_llm.types.adapters import LoraConfig
-from repoagent_llm.types.errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 __all__ = ["read_peft"]
 

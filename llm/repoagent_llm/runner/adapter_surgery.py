@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from onnx import helper
 
-from repoagent_llm.types.errors import DecoderError
+from repoagent_llm.types.executor_errors import DecoderError
 
 __all__ = ["take_adapters"]
 

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from repoagent.beneath import open_beneath, read_up_to
 from repoagent_llm.runner.decoder_spec import DecoderSpec
-from repoagent_llm.types.errors import DecoderError
+from repoagent_llm.types.executor_errors import DecoderError
 
 __all__ = ["hold_inner_tensors", "outside_files"]
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
-from repoagent_llm.runner.options import DEFAULT_SEQ_LEN, RunnerOptions
+from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN, RunnerOptions
 from repoagent_llm.runner.slab import Slab
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["bytes_per_token", "cache_bytes", "machine_bytes", "new_slab", "sequence_length"]
 

@@ -15,11 +15,9 @@ import onnxruntime as ort
 
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.adapter_rows import AdapterRows, lora_sites
-from repoagent_llm.runner.binding import FormFeeds, Run, bind_input, bind_output
+from repoagent_llm.runner.binding import FormFeeds, LogitRows, Run, bind_input, bind_output
 from repoagent_llm.runner.decoder_spec import DecoderSpec
-from repoagent_llm.runner.logit_rows import LogitRows
 from repoagent_llm.runner.memory import bytes_per_token, new_slab, sequence_length
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.prefill_grouping import group_prompts, is_single, places_wanted, rows_asked, rows_wanted
 from repoagent_llm.runner.protocol import (
     DecodeRound,
@@ -28,6 +26,7 @@ from repoagent_llm.runner.protocol import (
     Segment,
     StepResult,
 )
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.sequences import OrtSequences
 from repoagent_llm.runner.session import make_session
 

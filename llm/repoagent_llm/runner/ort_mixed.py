@@ -21,11 +21,11 @@ from repoagent_llm.runner.mixed_surgery import (
     ROW_INDEX,
     of_pieces,
 )
-from repoagent_llm.runner.options import RunnerOptions
-from repoagent_llm.runner.ort_gqa import OrtGqaRunner
+from repoagent_llm.runner.ort_forms import OrtGqaRunner
 from repoagent_llm.runner.prefill_grouping import places_wanted, rows_asked
 from repoagent_llm.runner.protocol import Segment
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["OrtMixedRunner"]
 

@@ -13,8 +13,8 @@ from repoagent.beneath import open_beneath
 from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
-from repoagent_llm.runner.options import RunnerOptions
-from repoagent_llm.types.errors import DecoderError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import DecoderError
 
 __all__ = ["make_session"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.runner.protocol import Segment, Seq
-from repoagent_llm.types.errors import EngineError
+from repoagent_llm.types.executor_errors import EngineError
 
 __all__ = ["Slab", "SlabRows"]
 

@@ -24,10 +24,10 @@ from repoagent.errors import RepoAgentError
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec, check_form
 from repoagent_llm.runner.device_slab import DeviceSlab
 from repoagent_llm.runner.memory import sequence_length
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.prefill_grouping import rows_wanted
 from repoagent_llm.runner.protocol import Logits, RunnerInfo, Segment, Seq, StepResult
-from repoagent_llm.types.errors import CheckError, DecoderError, EngineError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
 __all__ = ["PLAN_SUFFIX", "TensorRtRunner"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from repoagent_llm.types import rules
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
 __all__ = [

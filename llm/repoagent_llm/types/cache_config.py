@@ -1,14 +1,148 @@
-"""Sizes and rules of the caches: KV blocks, adapters, transfers."""
+"""The caches: their sizes, how long blocks stay, and the events of the KV cache."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated
+from datetime import timedelta
+from itertools import pairwise
+from typing import Annotated, TypeAlias
 
 from repoagent_llm.types import rules
-from repoagent_llm.types.enums import CacheTransceiverBackendType
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.enums import CacheTransceiverBackendType, KvCacheTransferMode
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
-__all__ = ["CacheTransceiverConfig", "KvCacheConfig", "PeftCacheConfig", "RuntimeDefaults"]
+__all__ = [
+    "CacheTransceiverConfig",
+    "KVCacheCreatedData",
+    "KVCacheEvent",
+    "KVCacheEventDiffInt",
+    "KVCacheRemovedData",
+    "KVCacheStoredBlockData",
+    "KVCacheStoredData",
+    "KVCacheUpdatedData",
+    "KvCacheConfig",
+    "KvCacheRetentionConfig",
+    "PeftCacheConfig",
+    "RuntimeDefaults",
+    "UniqueToken",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueToken:
+    """A token id and what makes it differ from the same id elsewhere (a row of a prompt table)."""
+
+    token_id: int
+    token_extra_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheCreatedData:
+    """The cache exists: how many blocks running requests may hold, and how many are retained."""
+
+    num_blocks_per_cache_level: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheStoredBlockData:
+    """One block that can be reused from now on. ``cache_level`` is 0: retained blocks have one level."""
+
+    block_hash: int
+    tokens: list[UniqueToken]
+    lora_id: int | None
+    cache_level: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheStoredData:
+    """Blocks in the order of their tokens; ``parent_hash`` is None at a prompt's start."""
+
+    parent_hash: int | None
+    blocks: list[KVCacheStoredBlockData]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheRemovedData:
+    """Blocks that cannot be reused any more."""
+
+    block_hashes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheEventDiffInt:
+    """A number that changed."""
+
+    old_value: int
+    new_value: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheUpdatedData:
+    """A block whose level or priority changed; None where it did not."""
+
+    block_hash: int
+    cache_level: KVCacheEventDiffInt | None = None
+    priority: KVCacheEventDiffInt | None = None
+
+
+KVCacheEventData: TypeAlias = KVCacheCreatedData | KVCacheStoredData | KVCacheRemovedData | KVCacheUpdatedData
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheEvent:
+    """One event; ids count up from 0 without gaps unless the buffer overflowed."""
+
+    event_id: int
+    data: KVCacheEventData
+    window_size: int
+    attention_dp_rank: int | None = None
+
+
+DEFAULT_PRIORITY = 35
+
+
+def _priority(value: object, where: str) -> int:
+    number: int = rules.integer()(value, where)
+    if not 0 <= number <= 100:
+        raise CheckError("Invalid priority value. Must be between 0 and 100")
+    return number
+
+
+@dataclass
+class KvCacheRetentionConfig(Record, readonly=True, pickled=5):
+    """Priorities of a prompt's ranges, and of the tokens generated after it. Ranges are kept sorted by their start."""
+
+    @dataclass
+    class TokenRangeRetentionConfig(Record, pickled=4):
+        """Tokens [token_start, token_end) (None: to the prompt's end) keep ``priority`` for ``duration_ms``."""
+
+        token_start: Annotated[int, rules.integer()]
+        token_end: Annotated[int | None, rules.maybe(rules.integer())]
+        priority: Annotated[int, _priority]
+        duration_ms: Annotated[timedelta | None, rules.maybe(rules.duration)] = None
+
+    token_range_retention_configs: Annotated[
+        list[TokenRangeRetentionConfig], rules.list_of(rules.instance(TokenRangeRetentionConfig))
+    ]
+    decode_retention_priority: Annotated[int, _priority] = DEFAULT_PRIORITY
+    decode_duration_ms: Annotated[timedelta | None, rules.maybe(rules.duration)] = None
+    transfer_mode: Annotated[KvCacheTransferMode, rules.instance(KvCacheTransferMode)] = KvCacheTransferMode.DRAM
+    directory: Annotated[str, rules.text] = ""
+
+    def _check_together(self) -> None:
+        ranges = self.token_range_retention_configs
+        ranges.sort(key=lambda item: item.token_start)
+        for item in ranges:
+            if item.token_start < 0:
+                raise CheckError("Token indices must be non-negative.")
+            if item.token_end is not None and item.token_end <= item.token_start:
+                raise CheckError("Range must have a positive, non-zero length.")
+        for before, after in pairwise(ranges):
+            if before.token_end is None:
+                raise CheckError("Invalid use of end indicator.")
+            if before.token_end > after.token_start:
+                raise CheckError("Token ranges must be non-overlapping.")
+
 
 _positive = rules.maybe(rules.integer(1))
 _fraction = rules.maybe(rules.float32(above=0, below=1))

@@ -2,7 +2,7 @@
 
 import enum
 
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = [
     "BatchingType",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from repoagent_llm.types import rules
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
 __all__ = ["GuidedDecodingConfig", "GuidedDecodingParams"]

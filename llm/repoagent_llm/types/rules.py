@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.tensors import to_numpy
 
 __all__ = [

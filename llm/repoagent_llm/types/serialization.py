@@ -13,7 +13,7 @@ import numpy as np
 
 from repoagent.nested_text import read_json
 from repoagent_llm.types.enums import FinishReason
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.result import AdditionalOutput, Result
 from repoagent_llm.types.tensors import Array
 

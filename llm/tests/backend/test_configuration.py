@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from repoagent_llm import CapacitySchedulerPolicy, ExecutorConfig
-from repoagent_llm.backend.config_parameters import Parameters
-from repoagent_llm.backend.configuration import executor_config
+from repoagent_llm.backend.configuration import Parameters, executor_config
 from repoagent_llm.backend.tokenizing import Tokenizer
 
 from llm.tests.backend.tiny import byte_level

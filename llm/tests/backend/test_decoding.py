@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_llm.backend.detokenizing import Detokenizer
-from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
 
 from llm.tests.backend.tiny import byte_fallback, byte_level
 

@@ -10,10 +10,9 @@ from repoagent_llm import Executor, ExecutorConfig, IterationStats, ModelType, R
 from repoagent_llm.backend import LlmBackend
 from repoagent_llm.backend import dispatcher as module
 from repoagent_llm.backend.dispatcher import Dispatcher
-from repoagent_llm.backend.generation import Form, Generation
+from repoagent_llm.backend.generation import Form, Generation, Reply
 from repoagent_llm.backend.llm_metrics import LlmMetrics
 from repoagent_llm.backend.model import LlmModel
-from repoagent_llm.backend.reply import Reply
 from repoagent_llm.backend.tokenizing import Tokenizer
 
 from llm.tests.backend.conftest import Answers

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from repoagent_llm.builder import Form, Precision, build
-from repoagent_llm.builder.quantize import BLOCKS, dequantize, quantize, quantize_outputs
+from repoagent_llm.builder.products import BLOCKS, dequantize, quantize, quantize_outputs
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
-from repoagent_llm.runner.ort_gqa import OrtGqaRunner
+from repoagent_llm.runner.ort_forms import OrtGqaRunner
 from repoagent_llm.runner.protocol import Logits, Segment
-from repoagent_llm.types.errors import UnsupportedFeatureError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.reference import Reference

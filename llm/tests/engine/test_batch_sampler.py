@@ -14,7 +14,7 @@ from repoagent_llm import (
     Result,
     SamplingConfig,
 )
-from repoagent_llm.engine import batch_sampler, fast_paths
+from repoagent_llm.engine import batch_sampler, intake
 
 from llm.tests.fake_runner import FakeRunner, hashed_logits
 
@@ -102,7 +102,7 @@ def test_texts_are_those_of_the_plain_way(sizes: list[int], streaming: bool, mon
     drawn = _texts(_requests(streaming=streaming))
     assert sizes
     sizes.clear()
-    monkeypatch.setattr(fast_paths, "_needs_no_logits", lambda task: False)
+    monkeypatch.setattr(intake, "_needs_no_logits", lambda task: False)
     assert _texts(_requests(streaming=streaming)) == drawn
     assert not sizes
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from repoagent_llm.engine.logits import LogitsRules
 from repoagent_llm.engine.word_lists import banned_by_ngrams, banned_by_words, ends_with_any
-from repoagent_llm.types.request import Request
-from repoagent_llm.types.sampling import SamplingConfig
+from repoagent_llm.types.request import Request, SamplingConfig
 
 
 def _apply(rules: LogitsRules, tokens: list[int], generated: int) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
 from repoagent_llm.engine.prefix_pool import PrefixKey, PrefixPool, Retention
-from repoagent_llm.types.kv_events import KVCacheRemovedData, KVCacheStoredData, KVCacheUpdatedData
+from repoagent_llm.types.cache_config import KVCacheRemovedData, KVCacheStoredData, KVCacheUpdatedData
 
 KEY = PrefixKey()
 TOKENS = list(range(100))

@@ -8,8 +8,8 @@ from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.task import Task, TaskTimes
 from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.types.request import SamplingConfig
 from repoagent_llm.types.result import Response
-from repoagent_llm.types.sampling import SamplingConfig
 
 
 def _task() -> Task:

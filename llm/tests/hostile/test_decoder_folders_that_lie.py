@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from onnx import helper
 from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
-from repoagent_llm.types.errors import DecoderError
+from repoagent_llm.types.executor_errors import DecoderError
 
 from llm.tests.foreign import change_config, change_graph, copy_folder
 from repoagent.errors import RepoAgentError

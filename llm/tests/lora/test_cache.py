@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from repoagent_llm import LoraConfig, PeftCacheConfig
-from repoagent_llm.lora.adapter import LoraAdapter, read_adapter
-from repoagent_llm.lora.cache import AdapterCache
+from repoagent_llm.lora.cache import AdapterCache, LoraAdapter, read_adapter
 from repoagent_llm.runner.protocol import LoraShape
 
 SHAPE = LoraShape(1, 2, {"layers.0.attention_out": (4, 4)})

@@ -10,7 +10,7 @@ from repoagent_llm.builder import Form, Precision
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.protocol import DecodeRound, EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.runner.tensorrt import TensorRtRunner
-from repoagent_llm.types.errors import EngineError
+from repoagent_llm.types.executor_errors import EngineError
 
 from llm.tests.fake_runner import FakeRunner
 from llm.tests.plan_folders import prefill_and_decode

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from repoagent_llm.assembly import load_runner
 from repoagent_llm.builder import Form, build
-from repoagent_llm.loading import load_runner
 from repoagent_llm.runner.decoder_spec import read_spec
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
-from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.runner.ort_forms import OrtStdRunner
 from repoagent_llm.runner.protocol import Logits, Segment
-from repoagent_llm.types.errors import CheckError, DecoderError, UnsupportedFeatureError
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.executor_errors import CheckError, DecoderError, UnsupportedFeatureError
 
 from repoagent.errors import InvalidArgumentError
 

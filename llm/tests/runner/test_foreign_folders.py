@@ -9,12 +9,11 @@ import numpy.typing as npt
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, ModelType
 from repoagent_llm.builder import Form
-from repoagent_llm.runner.options import RunnerOptions
-from repoagent_llm.runner.ort_gqa import OrtGqaRunner
+from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
-from repoagent_llm.runner.ort_std import OrtStdRunner
 from repoagent_llm.runner.protocol import Logits, Segment
-from repoagent_llm.types.errors import DecoderError, UnsupportedFeatureError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import DecoderError, UnsupportedFeatureError
 
 from llm.tests.foreign import cap_logits, change_config, change_graph, copy_folder, set_windows
 

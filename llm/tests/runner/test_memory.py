@@ -9,7 +9,7 @@ import pytest
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
 from repoagent_llm.builder import Form
 from repoagent_llm.runner.memory import machine_bytes
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 from llm.tests.foreign import change_config, copy_folder
 from repoagent.errors import InvalidArgumentError

@@ -10,12 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from repoagent_llm.builder import Form
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
-from repoagent_llm.runner.ort_gqa import OrtGqaRunner
-from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.protocol import Segment
-from repoagent_llm.types.errors import CheckError, DecoderError
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
 
 @pytest.mark.parametrize("form", list(Form))

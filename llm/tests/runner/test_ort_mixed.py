@@ -11,7 +11,7 @@ from repoagent_llm.builder import Form, Precision
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
 from repoagent_llm.runner.protocol import Embeddings, Logits, Segment, Seq
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 from repoagent.errors import InvalidArgumentError
 

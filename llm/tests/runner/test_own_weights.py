@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.types.errors import DecoderError
+from repoagent_llm.types.executor_errors import DecoderError
 
 from llm.tests.conftest import MakeFolder
 from llm.tests.foreign import change_graph, copy_folder

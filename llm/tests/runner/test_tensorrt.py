@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from repoagent_llm import Executor, ModelType, Request, SamplingConfig
+from repoagent_llm.assembly import load_runner
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.loading import load_runner
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, read_spec
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.protocol import DecodeRound, Embeddings, Logits, ModelRunner, Segment
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner
-from repoagent_llm.types.errors import CheckError, DecoderError, EngineError
 from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
 from llm.tests.plan_folders import prefill_and_decode
 from repoagent.engines.probing import Findings

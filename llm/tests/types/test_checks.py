@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from repoagent_llm.types.adapters import EagleConfig, ExternalDraftTokensConfig, LoraConfig, PromptTuningConfig
-from repoagent_llm.types.cache_config import KvCacheConfig, RuntimeDefaults
-from repoagent_llm.types.decoding_config import DebugConfig, DecodingConfig
-from repoagent_llm.types.decoding_mode import DecodingMode
-from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.cache_config import KvCacheConfig, KvCacheRetentionConfig, RuntimeDefaults
+from repoagent_llm.types.decoding_config import DebugConfig, DecodingConfig, DecodingMode, LookaheadDecodingConfig
+from repoagent_llm.types.executor_config import ExecutorConfig, OrchestratorConfig, ParallelConfig
 from repoagent_llm.types.guidance import GuidedDecodingParams
-from repoagent_llm.types.lookahead import LookaheadDecodingConfig
+from repoagent_llm.types.request import SamplingConfig
 from repoagent_llm.types.result import AdditionalOutput, Response, Result
-from repoagent_llm.types.retention import KvCacheRetentionConfig
-from repoagent_llm.types.sampling import SamplingConfig
-from repoagent_llm.types.scheduling_config import OrchestratorConfig, ParallelConfig
 
 from repoagent.errors import InvalidArgumentError
 

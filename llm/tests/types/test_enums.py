@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from repoagent_llm.types import enums
-from repoagent_llm.types.decoding_mode import DecodingMode
+from repoagent_llm.types.decoding_config import DecodingMode
 from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
 
 TABLE = {

@@ -34,7 +34,7 @@ from repoagent_llm import (
     SpeculativeDecodingConfig,
 )
 from repoagent_llm.types.adapters import ContextPhaseParams
-from repoagent_llm.types.errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 from repoagent_llm.types.record import Record
 
 from llm.tests.fake_runner import FakeRunner

@@ -15,46 +15,43 @@ from repoagent_llm.types import (
     adapters,
     cache_config,
     decoding_config,
+    executor_config,
     guidance,
-    lookahead,
-    metrics,
-    output,
+    request,
     result,
-    scheduling_config,
     stats,
 )
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.cache_config import KvCacheRetentionConfig
 from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
-from repoagent_llm.types.request import Request
-from repoagent_llm.types.retention import KvCacheRetentionConfig
-from repoagent_llm.types.sampling import SamplingConfig
+from repoagent_llm.types.request import Request, SamplingConfig
 
 Range = KvCacheRetentionConfig.TokenRangeRetentionConfig
 ROWS = np.ones((2, 3), np.float32)
 # class, the arguments that have no default, settable, length of the pickled state (None: no pickle)
 CLASSES: list[tuple[type[Record], tuple[Any, ...], bool, int | None]] = [
     (SamplingConfig, (), True, 19),
-    (output.AdditionalModelOutput, ("hidden",), True, 2),
-    (output.OutputConfig, (), True, 7),
+    (request.AdditionalModelOutput, ("hidden",), True, 2),
+    (request.OutputConfig, (), True, 7),
     (adapters.ExternalDraftTokensConfig, ([1, 2],), False, 3),
     (adapters.PromptTuningConfig, (ROWS,), False, 2),
     (adapters.LoraConfig, (7,), False, 3),
     (adapters.MultimodalInput, ([[1]], [0], [1]), False, 3),
     (adapters.MropeConfig, (ROWS, 2), False, 2),
-    (lookahead.LookaheadDecodingConfig, (4, 3, 4), False, 3),
+    (decoding_config.LookaheadDecodingConfig, (4, 3, 4), False, 3),
     (Range, (0, None, 80), True, 4),
     (KvCacheRetentionConfig, ([Range(0, 4, 80)],), False, 5),
     (adapters.ContextPhaseParams, ([1], 2, None, None), False, 4),
     (adapters.EagleConfig, (), False, 5),
     (guidance.GuidedDecodingParams, (guidance.GuidedDecodingParams.GuideType.JSON,), False, 2),
     (guidance.GuidedDecodingConfig, (guidance.GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE,), True, 4),
-    (scheduling_config.DynamicBatchConfig, (True, False, 8), False, 4),
-    (scheduling_config.SchedulerConfig, (), False, 3),
+    (executor_config.DynamicBatchConfig, (True, False, 8), False, 4),
+    (executor_config.SchedulerConfig, (), False, 3),
     (cache_config.RuntimeDefaults, (), False, None),
     (cache_config.KvCacheConfig, (), True, 15),
-    (scheduling_config.OrchestratorConfig, (False,), True, None),
-    (scheduling_config.ParallelConfig, (), True, 6),
+    (executor_config.OrchestratorConfig, (False,), True, None),
+    (executor_config.ParallelConfig, (), True, 6),
     (cache_config.PeftCacheConfig, (), False, 11),
     (decoding_config.DecodingConfig, (), True, 4),
     (decoding_config.DebugConfig, (), True, 4),
@@ -62,10 +59,10 @@ CLASSES: list[tuple[type[Record], tuple[Any, ...], bool, int | None]] = [
     (decoding_config.ExtendedRuntimePerfKnobConfig, (), True, 4),
     (decoding_config.SpeculativeDecodingConfig, (), True, 1),
     (cache_config.CacheTransceiverConfig, (), True, 3),
-    (metrics.TimingMetrics, (), True, 7),
-    (metrics.KvCacheMetrics, (), True, 5),
-    (metrics.SpeculativeDecodingMetrics, (), True, 3),
-    (metrics.RequestPerfMetrics, (), True, 6),
+    (result.TimingMetrics, (), True, 7),
+    (result.KvCacheMetrics, (), True, 5),
+    (result.SpeculativeDecodingMetrics, (), True, 3),
+    (result.RequestPerfMetrics, (), True, 6),
     (result.Result, (), True, 14),
     (result.SpeculativeDecodingFastLogitsInfo, (), True, None),
     (result.AdditionalOutput, ("hidden", ROWS), True, None),
@@ -153,9 +150,9 @@ def test_only_the_retention_classes_compare_by_value() -> None:
         (SamplingConfig, "top_k", 2**31),
         (SamplingConfig, "seed", -1),
         (SamplingConfig, "temperature", "hot"),
-        (output.OutputConfig, "return_log_probs", 1),
+        (request.OutputConfig, "return_log_probs", 1),
         (cache_config.KvCacheConfig, "max_attention_window", 4),
-        (metrics.TimingMetrics, "arrival_time", 1.0),
+        (result.TimingMetrics, "arrival_time", 1.0),
         (decoding_config.LogitsPostProcessorConfig, "processor_batched", 3),
         (decoding_config.LogitsPostProcessorConfig, "processor_map", 3),
         (result.Result, "output_token_ids", [["a"]]),
@@ -168,7 +165,7 @@ def test_wrong_kinds_raise_a_type_error_that_names_the_field(cls: type[Record], 
 
 
 def test_a_dynamic_batch_config_carries_its_batch_sizes_in_the_pickle() -> None:
-    state = scheduling_config.DynamicBatchConfig(True, True, 4).__getstate__()
+    state = executor_config.DynamicBatchConfig(True, True, 4).__getstate__()
     assert state[:3] == (True, True, 4)
     assert all(limit > size for limit, size in state[3])
 
@@ -230,15 +227,15 @@ def test_sub_objects_are_live_references() -> None:
     config = ExecutorConfig()
     config.kv_cache_config.max_tokens = 77
     assert config.kv_cache_config.max_tokens == 77
-    measured = metrics.RequestPerfMetrics()
+    measured = result.RequestPerfMetrics()
     measured.timing_metrics.arrival_time = timedelta(seconds=3)
     assert measured.timing_metrics.arrival_time == timedelta(seconds=3)
-    assert metrics.RequestPerfMetrics().timing_metrics.arrival_time == timedelta()
+    assert result.RequestPerfMetrics().timing_metrics.arrival_time == timedelta()
 
 
 def test_no_configuration_shows_how_it_is_made() -> None:
     """Callers look for fields among the members without underscores around, as TensorRT-LLM's own tests do."""
-    for made in (cache_config.RuntimeDefaults(), SamplingConfig(), output.OutputConfig()):
+    for made in (cache_config.RuntimeDefaults(), SamplingConfig(), request.OutputConfig()):
         fields = [name for name, value in inspect.getmembers(made) if not name.startswith("__") and not callable(value)]
         assert fields == sorted(vars(made))
 
@@ -248,7 +245,7 @@ def test_no_configuration_shows_how_it_is_made() -> None:
     [
         (SamplingConfig, {}),
         (SamplingConfig, {"beam_width": 2, "top_p": 0.7, "seed": 3, "num_return_sequences": 2}),
-        (output.OutputConfig, {"return_log_probs": True, "return_context_logits": None}),
+        (request.OutputConfig, {"return_log_probs": True, "return_context_logits": None}),
     ],
 )
 def test_a_sparse_record_is_the_same_as_one_of_its_constructor(cls: type[Any], values: dict[str, Any]) -> None:

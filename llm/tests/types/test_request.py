@@ -6,8 +6,7 @@ from datetime import timedelta
 import pytest
 from repoagent_llm.types.enums import RequestType
 from repoagent_llm.types.guidance import GuidedDecodingParams
-from repoagent_llm.types.request import Request, extras_of
-from repoagent_llm.types.sampling import SamplingConfig
+from repoagent_llm.types.request import Request, SamplingConfig, extras_of
 
 
 def test_defaults() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder import build as make_folder
-from repoagent_llm.converters.decoder.tensorrt import DecoderConverter
-from repoagent_llm.runner.options import RunnerOptions
-from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.converters.decoder import DecoderConverter
+from repoagent_llm.runner.ort_forms import OrtStdRunner
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
+from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 
 from examples.executor.synthetic import synthetic_checkpoint

@@ -5,8 +5,7 @@ from functools import partial as partial_of
 
 import pytest
 from repoagent_llm.engine.kv_event_buffer import KvEventSink
-from repoagent_llm.engine.page import BlockHash, LeafOrder, Page
-from repoagent_llm.engine.prefix_pool import PrefixKey, PrefixPool, Retention
+from repoagent_llm.engine.prefix_pool import BlockHash, LeafOrder, Page, PrefixKey, PrefixPool, Retention
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent_llm.types.errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError
 
 __all__ = ["DEFAULT_SEQ_LEN", "MOST_GRAPH_BYTES", "RunnerOptions"]
 

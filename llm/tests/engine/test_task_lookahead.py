@@ -1,6 +1,6 @@
 """The pool of n-grams: what it proposes."""
 
-from repoagent_llm.engine.lookahead import Lookahead
+from repoagent_llm.engine.task import Lookahead
 
 
 def test_the_rest_of_the_latest_ngram_is_proposed() -> None:

@@ -1,7 +1,7 @@
 """Words at which a text ends."""
 
 import pytest
-from repoagent_llm.backend.stop_words import StopWords
+from repoagent_llm.backend.text_outputs import StopWords
 
 
 def cut(words: list[str], pieces: list[str]) -> tuple[list[str], bool]:

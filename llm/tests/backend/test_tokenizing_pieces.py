@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_llm.backend.detokenizing import Detokenizer
-from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
 from repoagent_llm.guidance.vocabulary import token_bytes
 
 from llm.tests.backend.tiny import byte_fallback, byte_level

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_llm.backend.generation_defaults import GenerationDefaults, read_generation_defaults
-from repoagent_llm.backend.row_parameters import row_parameters_of
+from repoagent_llm.backend.row_parameters import GenerationDefaults, read_generation_defaults, row_parameters_of
 
 from llm.tests.backend.conftest import Asker, WriteModel, tensor
 from repoagent.errors import ConfigError, RepoAgentError

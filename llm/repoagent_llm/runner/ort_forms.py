@@ -1,4 +1,4 @@
-"""OrtGqaRunner: graphs with GroupQueryAttention, as onnxruntime-genai's builder and ours write them."""
+"""The two forms of graphs on ONNX Runtime: with GroupQueryAttention, and of standard operators."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,41 @@ import numpy.typing as npt
 
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.decoder_spec import DecoderSpec, check_form
-from repoagent_llm.runner.options import RunnerOptions
 from repoagent_llm.runner.ort import OrtRunner
+from repoagent_llm.runner.runner_options import RunnerOptions
 
-__all__ = ["OrtGqaRunner"]
+__all__ = ["OrtGqaRunner", "OrtStdRunner"]
+
+
+class _StdFeeds:
+    """Where each row is written, and the position of each of its tokens."""
+
+    reads_masked = True
+
+    def arrays(self, batch: int, width: int) -> dict[str, npt.NDArray[Any]]:
+        return {"write_indices": np.zeros(batch, np.int64), "position_ids": np.zeros((batch, width), np.int64)}
+
+    def fill(
+        self,
+        arrays: dict[str, npt.NDArray[Any]],
+        lengths: npt.NDArray[np.int64],
+        longest: int,
+        width: int,
+        counts: npt.NDArray[np.int64] | int = 1,
+    ) -> None:
+        arrays["write_indices"][:] = lengths
+        arrays["position_ids"][:] = lengths[:, None] + np.arange(width)
+
+
+class OrtStdRunner(OrtRunner):
+    """Runs the graph that a TensorRT plan is built from, so that it is tested without a GPU."""
+
+    def __init__(self, model: Path | DecoderSpec, options: RunnerOptions | None = None) -> None:
+        """Load a folder, or what a specification names.
+
+        Raises ``DecoderError`` when it is no decoder of this form.
+        """
+        super().__init__(check_form(model, standard=True), options or RunnerOptions(), _StdFeeds())
 
 
 class _GqaFeeds:

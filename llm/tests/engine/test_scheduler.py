@@ -2,7 +2,7 @@
 
 import pytest
 from repoagent_llm.engine.blocks import BlockBudget, blocks_for
-from repoagent_llm.engine.prefill_chunks import split_budget
+from repoagent_llm.engine.scheduler import split_budget
 from repoagent_llm.types.enums import ContextChunkingPolicy
 
 FIRST = ContextChunkingPolicy.FIRST_COME_FIRST_SERVED

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from repoagent_llm.engine.draft_length import DraftLength
+from repoagent_llm.engine.drafting import DraftLength
 
 
 def test_what_is_right_is_followed_by_more() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_llm.lora.adapter import LoraAdapter, read_adapter
+from repoagent_llm.lora.cache import LoraAdapter, read_adapter
 from repoagent_llm.runner.protocol import LoraShape
 
 # Hidden 4, two heads of 2, one key head, an MLP of 6.

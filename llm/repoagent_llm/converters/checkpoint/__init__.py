@@ -1,1 +1,0 @@
-"""From checkpoints of Hugging Face: safetensors, a configuration and a tokenizer."""

@@ -1,1 +1,0 @@
-"""Converters of decoder folders: a graph, its configuration, and the tokenizer beside them."""
