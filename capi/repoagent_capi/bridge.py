@@ -19,7 +19,7 @@ from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
-from repoagent.loader.plan import PlannedAgent
+from repoagent.loader.plan import ConfigPlanner, PlannedAgent
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.files.files import MemoryFiles
@@ -34,8 +34,8 @@ logger = logging.getLogger("repoagent.bridge")
 _INITIALIZE, _FINALIZE, _MODEL_INITIALIZE, _MODEL_FINALIZE = -1, -2, -3, -4
 
 
-class _OneAgent:
-    """Plans the agent that Triton calls, with the parameters that it gives."""
+class _OneAgent(ConfigPlanner):
+    """Plans the agent that Triton calls, with the parameters that it gives. Triton judges backends."""
 
     def __init__(self) -> None:
         self._now = threading.local()
@@ -48,9 +48,6 @@ class _OneAgent:
         """See :class:`~repoagent.loader.plan.ChainPlanner`."""
         agent: PlannedAgent = self._now.agent
         return [agent]
-
-    def admit(self, model_name: str, config: ModelConfig) -> None:
-        """Triton judges backends."""
 
 
 class _Bridge:
