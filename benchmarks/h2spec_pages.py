@@ -35,8 +35,8 @@ class DispatcherWithPages(Dispatcher):
             super().data(connection, stream, data, start, stop, ended)
         elif not ended:
             connection.credit(stream)
-        elif connection.send(stream, [PAGE]):
-            connection.finish(stream)
+        elif connection.sender.send(stream, [PAGE]):
+            connection.sender.finish(stream)
 
 
 def install() -> None:

@@ -32,6 +32,7 @@ from repoagent_server.grpc.http2.frames import (
 )
 from repoagent_server.grpc.http2.head import RequestHead, bad_trailers
 from repoagent_server.grpc.http2.headers import HeaderReader
+from repoagent_server.grpc.http2.sender import Sender
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import Reserve
 
@@ -90,11 +91,16 @@ class _OpenBlock:
         self.size = len(piece)
 
 
-class Connection(Control):
-    """Give it what the socket brings; write :attr:`out` when that returns."""
+class Connection:
+    """Give it what the socket brings; write what :attr:`sender` has when that returns."""
 
     def __init__(self, application: Application, rules: Rules, reserve: Reserve, clock: Callable[[], float]) -> None:
-        super().__init__(rules, reserve, clock)
+        self.sender: Final = Sender(reserve)
+        """What answers go through."""
+        self.control: Final = Control(self.sender, rules, clock)
+        """Its settings, pings and end."""
+        self.streams: Final = self.sender.streams
+        """The calls that are not answered yet."""
         self._application = application
         self._headers = HeaderReader()
         self.peer: Any = None
@@ -118,7 +124,7 @@ class Connection(Control):
     def receive(self, data: bytes) -> None:
         """Take what the client has sent, as much as a turn allows. Its faults are answered, never raised."""
         self.more = False
-        if self.closed:
+        if self.control.closed:
             self._rest = b""
             return
         if self._rest:
@@ -126,9 +132,9 @@ class Connection(Control):
         try:
             self._take(data)
         except ConnectionFault as fault:
-            self.fail(fault.code, str(fault))
+            self.control.fail(fault.code, str(fault))
         if self._received > CONNECTION_WINDOW // _RETURN_AT:
-            self.out.append(number_frame(WINDOW_UPDATE, 0, self._received))
+            self.sender.out.append(number_frame(WINDOW_UPDATE, 0, self._received))
             self._received = 0
 
     @property
@@ -139,14 +145,14 @@ class Connection(Control):
     def credit(self, stream: Stream) -> None:
         """The application has room for what the stream has brought: the client may send as much again."""
         if stream.received > STREAM_WINDOW // _RETURN_AT and not stream.ended and stream.id in self.streams:
-            self.out.append(number_frame(WINDOW_UPDATE, stream.id, stream.received))
+            self.sender.out.append(number_frame(WINDOW_UPDATE, stream.id, stream.received))
             stream.received = 0
-            self._touch()
+            self.sender.touch()
 
     def _take(self, data: bytes) -> None:
         position, end = self._resume(data), len(data)
         streams, known, unpack, take = self.streams, self._headers.known, FRAME_HEAD.unpack_from, self._application.data
-        left = _TURN
+        sender, control, left = self.sender, self.control, _TURN
         while end - position >= HEAD_BYTES:
             if left < 0:
                 self.more = True
@@ -174,13 +180,13 @@ class Connection(Control):
                     if (
                         head is not None
                         and head.lazy
-                        and number > self._last
+                        and number > control.last
                         and number & 1
                         and len(streams) < MAX_STREAMS
-                        and not self.parted
+                        and not control.parted
                     ):
-                        self._last = number
-                        streams[number] = Stream(number, head, self.initial)
+                        control.last = number
+                        streams[number] = Stream(number, head, sender.initial)
                         continue
             self._spent = _FRAME
             self._frame(kind, flags, number & MOST, data, start, stop)
@@ -219,7 +225,7 @@ class Connection(Control):
             try:
                 stream = self._target(number, length)
             except StreamFault as fault:
-                self.reset(number, fault.code)
+                self.control.reset(number, fault.code)
                 stream = None
             self._long = _LongFrame(stream, body, padding, bool(flags & END_STREAM))
         elif kind <= CONTINUATION:
@@ -227,7 +233,7 @@ class Connection(Control):
                 raise ConnectionFault(ENHANCE_YOUR_CALM, "a frame is too long")
             return start - HEAD_BYTES
         else:
-            self._charge()
+            self.control.charge()
             self._long = _LongFrame(None, length, 0, False)
         return self._go_on_with(self._long, data, start)
 
@@ -248,7 +254,7 @@ class Connection(Control):
                 try:
                     self._body(stream, data, position, stop, ended)
                 except StreamFault as fault:
-                    self.reset(stream.id, fault.code)
+                    self.control.reset(stream.id, fault.code)
         return stop + padded
 
     # Whole frames.
@@ -268,12 +274,14 @@ class Connection(Control):
                 self._data(flags, number, data, start, stop)
             elif kind == HEADERS:
                 self._headers_frame(flags, number, data, start, stop)
-            elif kind in self._tame:
-                self._tame[kind](flags, number, data[start:stop])
+            elif kind == CONTINUATION:
+                self._continuation(flags, number, data[start:stop])
+            elif (handler := self.control.handlers.get(kind)) is not None:
+                handler(flags, number, data[start:stop])
             else:
-                self._charge()  # an extension: ignored
+                self.control.charge()  # an extension: ignored
         except StreamFault as fault:
-            self.reset(number, fault.code)
+            self.control.reset(number, fault.code)
         if kind == SETTINGS:
             self._settled = True
         self._usual = self._settled and self._block is None
@@ -286,21 +294,21 @@ class Connection(Control):
             stop -= padding
         ended = bool(flags & END_STREAM)
         if start == stop and not ended:
-            self._charge()
+            self.control.charge()
         if stream is not None and (start < stop or ended):
             self._body(stream, data, start, stop, ended)
 
     def _target(self, number: int, length: int) -> Stream | None:
         """Whose DATA these are; None if nobody wants them any more. Either way they use up the windows."""
-        if not number or self._is_idle(number):
+        if not number or self.control.is_idle(number):
             raise ConnectionFault(PROTOCOL_ERROR, "DATA on an idle stream")
         self._received += length
         if self._received > CONNECTION_WINDOW:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "more than the connection's window")
         stream = self.streams.get(number)
         if stream is None or stream.ended:
-            self._charge()
-            if number in self._abandoned:
+            self.control.charge()
+            if number in self.sender.abandoned:
                 return None
             raise StreamFault(STREAM_CLOSED)
         stream.plain = False
@@ -324,7 +332,7 @@ class Connection(Control):
         stream.ended = ended
         self._application.data(self, stream, data, start, stop, ended)
         if stop - start < _SMALL and not ended and stream.call is not None and stream.call.unfinished:
-            self._charge()
+            self.control.charge()
 
     def _headers_frame(self, flags: int, number: int, data: bytes, start: int, stop: int) -> None:
         if not number & 1:
@@ -364,24 +372,24 @@ class Connection(Control):
         if head is None:
             head = self._headers.read(block)
             self._spent += head.size // _HEADER_BYTES
-            self._charge_headers(head.size)
+            self.control.charge_headers(head.size)
         stream = self.streams.get(number)
         if stream is not None:
             self._trailers(stream, ended, head)
             return
-        if number <= self._last:
-            if number in self._abandoned:
-                self._charge()
+        if number <= self.control.last:
+            if number in self.sender.abandoned:
+                self.control.charge()
                 return
             raise ConnectionFault(STREAM_CLOSED, "HEADERS on a closed stream")
-        self._last = number
-        if self.parted or len(self.streams) >= MAX_STREAMS:
+        self.control.last = number
+        if self.control.parted or len(self.streams) >= MAX_STREAMS:
             raise StreamFault(REFUSED_STREAM)
         if head.malformed or fault is not None:
             raise StreamFault(PROTOCOL_ERROR)
         if head.route is None:
             self._application.route(head)
-        stream = self.streams[number] = Stream(number, head, self.initial)
+        stream = self.streams[number] = Stream(number, head, self.sender.initial)
         stream.ended = ended
         if not head.lazy:
             self._application.opened(self, stream)

@@ -7,7 +7,6 @@ from typing import Final
 from repoagent_server.grpc.http2.budgets import Bucket, PingGuard
 from repoagent_server.grpc.http2.frames import (
     ACK,
-    CONTINUATION,
     DEFAULT_FRAME,
     DEFAULT_WINDOW,
     ENABLE_PUSH,
@@ -38,8 +37,7 @@ from repoagent_server.grpc.http2.frames import (
     number_frame,
 )
 from repoagent_server.grpc.http2.headers import MAX_LIST
-from repoagent_server.grpc.http2.outgoing import Outgoing
-from repoagent_server.shared.reserve import Reserve
+from repoagent_server.grpc.http2.sender import Sender
 
 __all__ = ["CONNECTION_WINDOW", "MAX_FRAME", "MAX_STREAMS", "STREAM_WINDOW", "Control", "Rules"]
 
@@ -73,21 +71,17 @@ class Rules:
     pings_without_calls: bool = False
 
 
-class Control(Outgoing):
-    """Every method that takes a frame is given its flags, its stream, and the bytes of its payload.
+class Control:
+    """The life of a connection, and what its client may cost."""
 
-    Raises:
-        ConnectionFault, StreamFault: from any of them.
-    """
-
-    def __init__(self, rules: Rules, reserve: Reserve, clock: Callable[[], float]) -> None:
-        super().__init__(reserve)
+    def __init__(self, sender: Sender, rules: Rules, clock: Callable[[], float]) -> None:
+        self._sender = sender
         self._clock = clock
         self._costs = Bucket(*_COSTS)
         self._resets = Bucket(*_RESETS)
         self._new_headers = Bucket(*_HEADERS)
         self._pings = PingGuard(rules.ping_seconds, rules.ping_strikes, rules.pings_without_calls)
-        self._tame: Final[dict[int, Callable[[int, int, bytes], None]]] = {
+        self.handlers: Final[dict[int, Callable[[int, int, bytes], None]]] = {
             PRIORITY: self._priority,
             RST_STREAM: self._rst_stream,
             SETTINGS: self._settings,
@@ -95,9 +89,9 @@ class Control(Outgoing):
             PING: self._ping,
             GOAWAY: self._goaway,
             WINDOW_UPDATE: self._window_update,
-            CONTINUATION: self._continuation,
         }
-        self._last = 0
+        """By kind of frame; each is given flags, stream and payload, and raises ConnectionFault or StreamFault."""
+        self.last = 0
         """The last stream that the client opened."""
         self.closed = False
         """Nothing is received any more."""
@@ -117,18 +111,18 @@ class Control(Outgoing):
             (MAX_FRAME_SIZE, MAX_FRAME),
             (MAX_HEADER_LIST_SIZE, MAX_LIST),
         )
-        self.out.append(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in settings)))
-        self.out.append(number_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
+        self._sender.out.append(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in settings)))
+        self._sender.out.append(number_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
 
     @property
     def unused(self) -> bool:
         """Whether the client has opened no stream yet."""
-        return not self._last
+        return not self.last
 
     def ping(self) -> None:
         """Ask whether the client is there: whatever comes of it answers that."""
-        self.out.append(frame(PING, 0, 0, bytes(_PING_BYTES)))
-        self._touch()
+        self._sender.out.append(frame(PING, 0, 0, bytes(_PING_BYTES)))
+        self._sender.touch()
 
     def part(self) -> None:
         """Ask the client to go elsewhere with new calls.
@@ -137,24 +131,24 @@ class Control(Outgoing):
         """
         if not self.parting and not self.closed:
             self.parting = True
-            self.out.append(frame(GOAWAY, 0, 0, END.pack(MOST, NO_ERROR)))
-            self.out.append(frame(PING, 0, 0, _PARTING))
-            self._touch()
+            self._sender.out.append(frame(GOAWAY, 0, 0, END.pack(MOST, NO_ERROR)))
+            self._sender.out.append(frame(PING, 0, 0, _PARTING))
+            self._sender.touch()
 
     def part_now(self) -> None:
         """State which stream was the last; the client may try later ones elsewhere."""
         if not self.parted and not self.closed:
             self.parting = self.parted = True
-            self._named = self._last
-            self.out.append(frame(GOAWAY, 0, 0, END.pack(self._last, NO_ERROR)))
-            self._touch()
+            self._named = self.last
+            self._sender.out.append(frame(GOAWAY, 0, 0, END.pack(self.last, NO_ERROR)))
+            self._sender.touch()
             self.on_parted()
 
     def fail(self, code: int, text: str) -> None:
         """End the connection for a fault."""
         self.closed = self.parting = self.parted = True
-        last = self._last if self._named is None else self._named
-        self.out.append(frame(GOAWAY, 0, 0, END.pack(last, code) + text.encode()))
+        last = self.last if self._named is None else self._named
+        self._sender.out.append(frame(GOAWAY, 0, 0, END.pack(last, code) + text.encode()))
         self.on_parted()
 
     def reset(self, number: int, code: int) -> None:
@@ -163,41 +157,41 @@ class Control(Outgoing):
         Raises:
             ConnectionFault: there have been too many; or it is idle, where RST_STREAM is not allowed.
         """
-        if self._is_idle(number):
+        if self.is_idle(number):
             raise ConnectionFault(code, "a frame that is not valid on an idle stream")
-        stream = self.streams.get(number)
-        self.out.append(number_frame(RST_STREAM, number, code))
+        stream = self._sender.streams.get(number)
+        self._sender.out.append(number_frame(RST_STREAM, number, code))
         if stream is None or not stream.ended:
-            self._abandon(number)
+            self._sender.abandon(number)
         self._lose(number)
         self._charge_reset()
 
     def lost(self) -> None:
         """The client is gone."""
         self.closed = self.parted = True
-        for number in list(self.streams):
+        for number in list(self._sender.streams):
             self._lose(number)
         self.on_parted()
 
     def _lose(self, number: int) -> None:
-        stream = self.streams.get(number)
+        stream = self._sender.streams.get(number)
         if stream is not None:
-            self._forget(stream)
+            self._sender.forget(stream)
             call, stream.call = stream.call, None
             if call is not None:
                 call.lost()
 
-    def _charge(self, count: int = 1) -> None:
+    def charge(self, count: int = 1) -> None:
         """For frames that bring nothing."""
-        if not self._costs.take(self._clock(), self.answers, count):
+        if not self._costs.take(self._clock(), self._sender.answers, count):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames without a call")
 
     def _charge_reset(self) -> None:
-        if not self._resets.take(self._clock(), self.answers):
+        if not self._resets.take(self._clock(), self._sender.answers):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls given up")
 
-    def _charge_headers(self, size: int) -> None:
-        if not self._new_headers.take(self._clock(), self.answers, size):
+    def charge_headers(self, size: int) -> None:
+        if not self._new_headers.take(self._clock(), self._sender.answers, size):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many new headers")
 
     # Frames.
@@ -209,12 +203,12 @@ class Control(Outgoing):
             raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         if len(payload) > _ENTRIES * SETTING.size:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many settings")
-        self._charge()
+        self.charge()
         if not flags & ACK:
             self._apply(payload)
 
     def _apply(self, payload: bytes) -> None:
-        initial = self.initial
+        initial = self._sender.initial
         for name, value in SETTING.iter_unpack(payload):
             if name == ENABLE_PUSH and value > 1:
                 raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
@@ -223,84 +217,55 @@ class Control(Outgoing):
             elif name == MAX_FRAME_SIZE:
                 if not DEFAULT_FRAME <= value <= LARGEST_FRAME:
                     raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
-                self.max_frame = value
+                self._sender.max_frame = value
         if initial > MOST:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
-        self.out.append(frame(SETTINGS, ACK, 0))
-        if initial != self.initial:
-            self._change_windows(initial)
-
-    def _change_windows(self, initial: int) -> None:
-        """All windows of streams change, also those of running ones; they may fall below zero."""
-        change, self.initial = initial - self.initial, initial
-        for stream in self.streams.values():
-            stream.window += change
-            if stream.window > MOST:
-                raise ConnectionFault(FLOW_CONTROL_ERROR, "a window is too large")
-            if stream.queue and stream.window > 0:
-                self._blocked[stream.id] = stream
-        self.go_on()
+        self._sender.out.append(frame(SETTINGS, ACK, 0))
+        if initial != self._sender.initial:
+            self._sender.change_windows(initial)
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
             raise ConnectionFault(PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != _PING_BYTES:
             raise ConnectionFault(FRAME_SIZE_ERROR, "PING of a wrong length")
-        self._charge()
+        self.charge()
         if flags & ACK:
             if payload == _PARTING and self.parting:
                 self.part_now()
             return
-        if not self._pings.came(self._clock(), self.answers, bool(self.streams)):
+        if not self._pings.came(self._clock(), self._sender.answers, bool(self._sender.streams)):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too_many_pings")  # gRPC's clients know this text
-        self.out.append(frame(PING, ACK, 0, payload))
+        self._sender.out.append(frame(PING, ACK, 0, payload))
 
     def _window_update(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) != U32.size:
             raise ConnectionFault(FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong length")
-        if self._is_idle(number):
+        if self.is_idle(number):
             raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
-        self._charge()
+        self.charge()
         more = U32.unpack(payload)[0] & MOST
-        if not number:
-            self._widen(more)
-            return
-        if not more:
-            raise StreamFault(PROTOCOL_ERROR)
-        stream = self.streams.get(number)
-        if stream is None:
-            return  # it has ended, which the client may not know yet
-        stream.window += more
-        if stream.window > MOST:
-            raise StreamFault(FLOW_CONTROL_ERROR)
-        if stream.queue and stream.window > 0:
-            self._blocked[number] = stream
-            self.go_on()
-
-    def _widen(self, more: int) -> None:
-        self.window += more
-        if not more:
-            raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
-        if self.window > MOST:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window is too large")
-        self.go_on()
+        if number:
+            self._sender.widen_stream(number, more)
+        else:
+            self._sender.widen(more)
 
     def _rst_stream(self, flags: int, number: int, payload: bytes) -> None:
-        if not number or self._is_idle(number):
+        if not number or self.is_idle(number):
             raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         if len(payload) != U32.size:
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
-        self._abandoned.pop(number, None)
-        if number in self.streams:
+        self._sender.abandoned.pop(number, None)
+        if number in self._sender.streams:
             self._lose(number)
             self._charge_reset()
         else:
-            self._charge()
+            self.charge()
 
     def _priority(self, flags: int, number: int, payload: bytes) -> None:
         if not number:
             raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY without a stream")
-        self._charge()
+        self.charge()
         if len(payload) != _PRIORITY_BYTES:
             raise StreamFault(FRAME_SIZE_ERROR)
         if U32.unpack_from(payload)[0] & MOST == number:
@@ -311,14 +276,11 @@ class Control(Outgoing):
             raise ConnectionFault(PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < END.size:
             raise ConnectionFault(FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
-        self._charge()
+        self.charge()
 
     def _push_promise(self, flags: int, number: int, payload: bytes) -> None:
         raise ConnectionFault(PROTOCOL_ERROR, "PUSH_PROMISE of a client")
 
-    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        raise ConnectionFault(PROTOCOL_ERROR, "CONTINUATION of nothing")
-
-    def _is_idle(self, number: int) -> bool:
+    def is_idle(self, number: int) -> bool:
         """Whether it is a stream that the client has not opened."""
-        return number > self._last or (bool(number) and not number & 1)
+        return number > self.last or (bool(number) and not number & 1)

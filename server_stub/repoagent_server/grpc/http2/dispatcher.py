@@ -98,12 +98,12 @@ class Dispatcher:
         route: Route = stream.head.route
         timeout = stream.head.timeout
         if route.http_status:
-            connection.refuse(stream, route.http_status)
+            connection.sender.refuse(stream, route.http_status)
         elif route.status is not None:
             status, text = route.status
             if route.is_restricted and self._guards is not None:
                 self._guards.refused(route.name, text, connection.address, stream.head.request_id)
-            connection.finish(stream, status, text, _ACCEPTED if stream.head.encoding not in CODINGS else b"")
+            connection.sender.finish(stream, status, text, _ACCEPTED if stream.head.encoding not in CODINGS else b"")
         elif self._access is not None and self._is_denied(connection, stream, self._access):
             pass
         elif route.is_quick:
@@ -173,7 +173,7 @@ class Dispatcher:
             )
         except AccessError as error:
             head.lazy = False  # the next call must not wait for a message
-            connection.finish(stream, error.grpc_status, details(client_text(error)))
+            connection.sender.finish(stream, error.grpc_status, details(client_text(error)))
             log_refused(self.calls.log, head.route.name, error.grpc_status, head.request_id, error.client)
             return True
         return False

@@ -73,7 +73,7 @@ class QuickCall(OneAnswer):
             self._fail(error)
             return
         self._done(0, len(message))
-        self._connection.reply(self._stream, message)
+        self._connection.sender.reply(self._stream, message)
 
     async def _send_large(self, response: InferResponse, decoded: Decoded) -> None:
         try:
@@ -84,8 +84,8 @@ class QuickCall(OneAnswer):
             self._fail(error)
             return
         self._done(0, size)
-        if self._connection.send(self._stream, parts):
-            self._connection.finish(self._stream)
+        if self._connection.sender.send(self._stream, parts):
+            self._connection.sender.finish(self._stream)
 
     # What the connection calls.
 
@@ -113,7 +113,7 @@ class QuickCall(OneAnswer):
         pass
 
     def _expire(self) -> None:
-        self._connection.finish(self._stream, *DEADLINE)
+        self._connection.sender.finish(self._stream, *DEADLINE)
         self._give_up(DEADLINE[0])
 
     def _give_up(self, status: int) -> None:
@@ -131,7 +131,7 @@ class QuickCall(OneAnswer):
             code, full = status_of(error)
             status, text = code.value[0], details(full)
         self._done(status)
-        self._connection.finish(self._stream, status, text)
+        self._connection.sender.finish(self._stream, status, text)
 
     def _done(self, status: int, size: int = 0) -> None:
         """The answer, of ``size`` bytes, is there, or wanted no more."""

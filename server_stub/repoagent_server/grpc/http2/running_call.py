@@ -136,7 +136,7 @@ class RunningCall:
         return self._connection.address
 
     def finish(self, status: int, text: str) -> None:
-        self._connection.finish(self._stream, status, text)
+        self._connection.sender.finish(self._stream, status, text)
 
     def hand_to(self, taker: Callable[[bytes], bool]) -> None:
         self._taker = taker
@@ -145,18 +145,18 @@ class RunningCall:
         """A message that is too large is not sent: :meth:`send` says so."""
         if self._compresses or 0 <= self._dispatcher.max_message < len(message):
             return False
-        return self._connection.send_small(self._stream, message)
+        return self._connection.sender.send_small(self._stream, message)
 
     async def send(self, message: Any) -> None:
         parts = await self._encoded(message)
         stream, connection = self._stream, self._connection
         coding = b"gzip" if self._compresses else b""
-        connection.begin(stream, coding)
+        connection.sender.begin(stream, coding)
         compressed = bool(coding)
         if compressed:
             parts = [await self._aside(sum(map(len, parts)), lambda: compress(parts, self._dispatcher.compression))]
         self._room.clear()
-        if connection.send(stream, parts, compressed=compressed):
+        if connection.sender.send(stream, parts, compressed=compressed):
             del parts
             while stream.waiting > _UNSENT:
                 self._room.clear()
@@ -199,7 +199,7 @@ class RunningCall:
         message = await answer
         if not handler.response_streaming:
             await self.send(message)
-        self._connection.begin(self._stream)
+        self._connection.sender.begin(self._stream)
 
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self._next()) is not None:

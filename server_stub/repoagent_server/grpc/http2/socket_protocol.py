@@ -61,7 +61,7 @@ class SocketProtocol(asyncio.Protocol):
         self._uptakes: dict[int, Uptake] = {}
         """Those of the streams whose answers wait."""
         self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
-        self.connection.wake = self._wake
+        self.connection.sender.wake = self._wake
 
     # What the event loop calls.
 
@@ -80,7 +80,7 @@ class SocketProtocol(asyncio.Protocol):
         self._after("keepalive", times.keepalive, self._keep_alive)
         if times.age:
             self._after("age", times.age * random.uniform(1 - _JITTER, 1 + _JITTER), self._grow_old)  # noqa: S311
-        self.connection.open()
+        self.connection.control.open()
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class SocketProtocol(asyncio.Protocol):
         if self._pinged:
             self._pinged = 0.0  # it is there
             self._after("keepalive", self._times.keepalive, self._keep_alive)
-        connection.dirty = True  # it is written at the end of this
+        connection.sender.dirty = True  # it is written at the end of this
         connection.receive(data)
         self.flush()
         if connection.more:
@@ -106,14 +106,14 @@ class SocketProtocol(asyncio.Protocol):
     def _read_on(self) -> None:
         self._reads_on = False
         connection, transport = self.connection, self._transport
-        if transport is None or transport.is_closing() or not connection.writable:
+        if transport is None or transport.is_closing() or not connection.sender.writable:
             return  # what a connection leaves behind that has ended is nobody's
-        connection.dirty = True
+        connection.sender.dirty = True
         connection.receive(b"")
         self.flush()
         if connection.more:
             self._read_on_later()
-        elif connection.writable and not transport.is_closing():
+        elif connection.sender.writable and not transport.is_closing():
             transport.resume_reading()
 
     def eof_received(self) -> bool | None:
@@ -121,11 +121,11 @@ class SocketProtocol(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
-        self.connection.writable = False
+        self.connection.sender.writable = False
 
     def resume_writing(self) -> None:
-        self.connection.writable = True
-        self.connection.go_on()
+        self.connection.sender.writable = True
+        self.connection.sender.go_on()
         self.flush()
         transport = self._transport
         if self.connection.more:
@@ -139,45 +139,45 @@ class SocketProtocol(asyncio.Protocol):
             timer.cancel()
         self._timers.clear()
         self._connections.lost(self)
-        self.connection.lost()
+        self.connection.control.lost()
         # These lead back here.
-        self.connection.wake = self.connection.on_parted = _nothing
+        self.connection.sender.wake = self.connection.control.on_parted = _nothing
 
     # What the front end calls.
 
     def flush(self) -> None:
         """Write what there is to write, as much as the socket takes."""
-        connection, transport = self.connection, self._transport
-        connection.dirty = True
-        while connection.out and transport is not None:
-            pieces = connection.taken()
+        connection, transport, sender = self.connection, self._transport, self.connection.sender
+        sender.dirty = True
+        while sender.out and transport is not None:
+            pieces = sender.taken()
             self._written += write_pieces(transport, pieces)
-            if not connection.writable or not connection.stuck:
+            if not sender.writable or not sender.stuck:
                 break
-            connection.go_on()
-        connection.dirty = False
+            sender.go_on()
+        sender.dirty = False
         if transport is None or transport.is_closing():
             return
-        if connection.parted and (connection.closed or not connection.streams):
+        if connection.control.parted and (connection.control.closed or not connection.streams):
             transport.close()
-        elif not connection.writable and transport.is_reading():
+        elif not sender.writable and transport.is_reading():
             transport.pause_reading()  # a client that does not read must not make us answer more
 
     def part(self) -> None:
         """Ask the client to go elsewhere; the connection ends after the last answer."""
-        if not self.connection.parting:
-            self.connection.part()
-            self._after("part", _PART_SECONDS, self.connection.part_now)
+        if not self.connection.control.parting:
+            self.connection.control.part()
+            self._after("part", _PART_SECONDS, self.connection.control.part_now)
 
     def close(self) -> None:
         """End the connection after the answers given so far. Calls that still run end with a status: as they may have
         been executed, the client must not believe that it can try them elsewhere without harm."""
         connection = self.connection
-        connection.part_now()
+        connection.control.part_now()
         for stream in list(connection.streams.values()):
             if not stream.tail:
                 call, stream.call = stream.call, None
-                connection.finish(stream, _UNAVAILABLE, "the server has stopped")
+                connection.sender.finish(stream, _UNAVAILABLE, "the server has stopped")
                 if call is not None:
                     call.lost()
         self.flush()
@@ -200,11 +200,11 @@ class SocketProtocol(asyncio.Protocol):
         if transport is None:
             return
         size = transport.get_write_buffer_size()
-        seen, lags = (self._heard, connection.answers, size), self._uptake.lags(self._written - size, size)
+        seen, lags = (self._heard, connection.sender.answers, size), self._uptake.lags(self._written - size, size)
         before, self._seen = self._seen, seen
         if before is None:
             return
-        if connection.unused:
+        if connection.control.unused:
             self.part()
         calls = [stream.call for stream in connection.streams.values() if isinstance(stream.call, RunningCall)]
         begun = connection.unfinished or any(call.unfinished for call in calls)
@@ -222,7 +222,7 @@ class SocketProtocol(asyncio.Protocol):
         self._uptakes = {stream.id: self._uptakes.get(stream.id) or Uptake(self._reserve) for stream in streams}
         for stream in streams:
             if self._uptakes[stream.id].lags(stream.sent, stream.waiting):
-                self.connection.drop(stream)
+                self.connection.sender.drop(stream)
 
     def progress(self) -> float | None:
         """See :class:`Connections`."""
@@ -259,7 +259,7 @@ class SocketProtocol(asyncio.Protocol):
             self._after("keepalive", rest, self._keep_alive)
         elif self._may_ping():
             self._pinged = now
-            connection.ping()
+            connection.control.ping()
             self._after("keepalive", times.keepalive_timeout, self._keep_alive)
         else:
             self._after("keepalive", times.keepalive, self._keep_alive)
@@ -268,8 +268,8 @@ class SocketProtocol(asyncio.Protocol):
         connection, times = self.connection, self._times
         if not connection.streams and not times.pings_without_calls:
             return False
-        if connection.answers != self._pings_at:
-            self._pings_at, self._pings = connection.answers, 0
+        if connection.sender.answers != self._pings_at:
+            self._pings_at, self._pings = connection.sender.answers, 0
         self._pings += 1
         return not times.pings_without_data or self._pings <= times.pings_without_data
 

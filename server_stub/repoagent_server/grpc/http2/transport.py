@@ -154,7 +154,7 @@ class Http2Transport:
         """Ask every client to go, and those whose handshake has ended since; whether all have heard."""
         for protocol in self._protocols():
             protocol.part()
-        return all(isinstance(one, SocketProtocol) and one.connection.parted for one in self._connections)
+        return all(isinstance(one, SocketProtocol) and one.connection.control.parted for one in self._connections)
 
     def _protocols(self) -> list[SocketProtocol]:
         return [one for one in self._connections if isinstance(one, SocketProtocol)]

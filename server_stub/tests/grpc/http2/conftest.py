@@ -84,7 +84,7 @@ class Server:
         self.application = application or Recorder(lazy)
         self.reserve = Reserve(limit)
         self.connection = Connection(self.application, rules or Rules(), self.reserve, self.clock)
-        self.connection.open()
+        self.connection.control.open()
 
     @property
     def calls(self) -> dict[int, RecordedCall]:
@@ -93,9 +93,9 @@ class Server:
     def take_out(self) -> bytes:
         """What it has to write, all of it."""
         out = b""
-        while self.connection.out:
-            out += b"".join(self.connection.taken())
-            self.connection.go_on()
+        while self.connection.sender.out:
+            out += b"".join(self.connection.sender.taken())
+            self.connection.sender.go_on()
         return out
 
     def receive(self, *pieces: bytes | Frame) -> list[Any]:

@@ -52,7 +52,7 @@ def test_a_unary_call_is_answered(lazy: bool) -> None:
         stream = client.call(b"question %d" % number)
         call = server.calls[stream]
         assert (call.body, call.ended) == (message(b"question %d" % number), True)
-        server.connection.reply(call.stream, b"answer %d" % number)
+        server.connection.sender.reply(call.stream, b"answer %d" % number)
         events = client.exchange()
         assert dict(of(ResponseReceived, events)[0].headers) == {":status": "200", "content-type": "application/grpc"}
         assert body_of(events) == message(b"answer %d" % number)
@@ -63,7 +63,7 @@ def test_a_unary_call_is_answered(lazy: bool) -> None:
 
 def test_an_error_is_all_of_its_answer(server: Server, client: Client) -> None:
     stream = client.call()
-    server.connection.finish(server.calls[stream].stream, 5, 'no 100 % "ü"\n')
+    server.connection.sender.finish(server.calls[stream].stream, 5, 'no 100 % "ü"\n')
     events = client.exchange()
     assert dict(of(ResponseReceived, events)[0].headers) == {
         ":status": "200",
@@ -76,7 +76,7 @@ def test_an_error_is_all_of_its_answer(server: Server, client: Client) -> None:
 
 def test_a_call_that_is_answered_early_need_not_be_finished(server: Server, client: Client) -> None:
     stream = client.call(b"first", end=False)
-    server.connection.finish(server.calls[stream].stream, 3, "no")
+    server.connection.sender.finish(server.calls[stream].stream, 3, "no")
     events = client.exchange()
     assert of(StreamEnded, events)
     assert [event.error_code for event in of(StreamReset, events)] == [0]
@@ -95,9 +95,9 @@ class Refusing(Recorder):
 
     def opened(self, connection: Connection, stream: Stream) -> None:
         if self._status:
-            connection.refuse(stream, self._status)
+            connection.sender.refuse(stream, self._status)
         else:
-            connection.finish(stream, 12, "no")
+            connection.sender.finish(stream, 12, "no")
 
 
 @pytest.mark.parametrize("status", [b"405", b""])
@@ -129,8 +129,8 @@ def test_a_call_that_is_answered_by_its_headers_is_reset_only_if_more_was_to_com
 def test_answers_of_any_size_wait_for_the_clients_windows(server: Server, client: Client, size: int) -> None:
     body = random.Random(size).randbytes(size)
     stream = client.call()
-    assert server.connection.send(server.calls[stream].stream, [body[:100], body[100:]])
-    server.connection.finish(server.calls[stream].stream)
+    assert server.connection.sender.send(server.calls[stream].stream, [body[:100], body[100:]])
+    server.connection.sender.finish(server.calls[stream].stream)
     assert server.reserve.held == max(0, size + 5 - 65_535)
     found, ended = b"", False
     while not ended:
@@ -148,7 +148,7 @@ def test_answers_of_any_size_wait_for_the_clients_windows(server: Server, client
 def test_streams_that_wait_take_turns(server: Server, client: Client) -> None:
     streams = [client.call() for _ in range(3)]
     for stream in streams:
-        server.connection.send(server.calls[stream].stream, [bytes(1 << 20)])
+        server.connection.sender.send(server.calls[stream].stream, [bytes(1 << 20)])
     client.exchange()
     for stream in streams:
         client.h2.increment_flow_control_window(1 << 22, stream)
@@ -162,7 +162,7 @@ def test_streams_that_wait_take_turns(server: Server, client: Client) -> None:
 
 def test_a_client_may_make_all_windows_smaller_than_what_is_on_its_way(server: Server, client: Client) -> None:
     stream = client.call()
-    server.connection.send(server.calls[stream].stream, [bytes(100_000)])
+    server.connection.sender.send(server.calls[stream].stream, [bytes(100_000)])
     assert len(body_of(client.exchange())) == 65_535
     client.h2.increment_flow_control_window(1 << 20)
     client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
@@ -199,15 +199,15 @@ def test_a_client_that_cancels_is_heard(server: Server, client: Client) -> None:
     client.h2.reset_stream(stream, 8)
     client.exchange()
     assert server.calls[stream].is_lost
-    server.connection.reply(server.calls[stream].stream, b"too late")
+    server.connection.sender.reply(server.calls[stream].stream, b"too late")
     assert client.exchange() == []
 
 
 def test_a_client_that_is_gone_loses_its_calls_and_what_they_held(server: Server, client: Client) -> None:
     streams = [client.call() for _ in range(3)]
-    server.connection.send(server.calls[streams[0]].stream, [bytes(1 << 20)])
+    server.connection.sender.send(server.calls[streams[0]].stream, [bytes(1 << 20)])
     assert server.reserve.held
-    server.connection.lost()
+    server.connection.control.lost()
     assert all(server.calls[stream].is_lost for stream in streams)
     assert server.reserve.held == 0
 
@@ -247,8 +247,8 @@ def test_of_more_streams_than_allowed_the_rest_is_refused(server: Server) -> Non
 def test_a_client_is_asked_to_go_in_two_steps(server: Server) -> None:
     server.greet().receive(headers_frame(1, "END_HEADERS", "END_STREAM"))
     parted: list[bool] = []
-    server.connection.on_parted = lambda: parted.append(True)
-    server.connection.part()
+    server.connection.control.on_parted = lambda: parted.append(True)
+    server.connection.control.part()
     first, ping = server.receive()
     assert (first.last_stream_id, first.error_code) == (2**31 - 1, 0)
     # A call that the client made before it heard is served; its answer to our ping shows that it has heard.
@@ -257,7 +257,7 @@ def test_a_client_is_asked_to_go_in_two_steps(server: Server) -> None:
     assert (second.last_stream_id, second.error_code) == (3, 0)
     assert parted == [True]
     for number in (1, 3):
-        server.connection.reply(server.calls[number].stream, b"served")
+        server.connection.sender.reply(server.calls[number].stream, b"served")
         assert [frame.stream_id for frame in server.receive()] == [number] * 3
     assert not server.connection.streams
 
@@ -265,7 +265,7 @@ def test_a_client_is_asked_to_go_in_two_steps(server: Server) -> None:
 def test_what_comes_after_the_last_call_is_refused_without_harm(server: Server) -> None:
     server.greet()
     server.receive(headers_frame(1))
-    server.connection.part_now()
+    server.connection.control.part_now()
     assert [frame.last_stream_id for frame in server.receive()] == [1]
     assert [(frame.type, frame.error_code) for frame in server.receive(headers_frame(3))] == [(3, 7)]
     server.receive(data_frame(1, message(b""), "END_STREAM"))
@@ -277,7 +277,7 @@ def test_the_last_stream_that_was_named_stays_the_last(server: Server) -> None:
     server.greet()
     encoder = Encoder()
     server.receive(headers_frame(1, encoder=encoder))
-    server.connection.part_now()
+    server.connection.control.part_now()
     assert [frame.last_stream_id for frame in server.receive()] == [1]
     server.receive(headers_frame(3, encoder=encoder))
     (last,) = server.receive(data_frame(99, b"x"))
@@ -328,7 +328,7 @@ def test_one_connection_takes_a_share_of_a_turn(frames: list[Frame]) -> None:
     data = b"".join(frame.serialize() for frame in frames)
     server = Server(lazy=True).greet()
     server.connection.receive(data)
-    turns, begun = 1, server.connection._last
+    turns, begun = 1, server.connection.control.last
     while server.connection.more:
         server.connection.receive(b"")
         turns += 1
@@ -336,9 +336,9 @@ def test_one_connection_takes_a_share_of_a_turn(frames: list[Frame]) -> None:
     assert len(server.connection.streams) == len({frame.stream_id for frame in frames})
     gone = Server(lazy=True).greet()
     gone.connection.receive(data)
-    gone.connection.lost()
+    gone.connection.control.lost()
     gone.connection.receive(b"")
-    assert gone.connection._last == begun
+    assert gone.connection.control.last == begun
     assert not gone.connection.more
     assert not gone.connection.unfinished
 
@@ -350,4 +350,4 @@ def test_small_data_that_does_not_end_a_message_costs_like_empty_data(size: int,
     server.calls[1].unfinished = unfinished
     for _ in range(5000):
         server.receive(data_frame(1, bytes(size)))
-    assert server.connection.closed == ends
+    assert server.connection.control.closed == ends

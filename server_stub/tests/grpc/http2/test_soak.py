@@ -99,11 +99,11 @@ class Call:
         stream.call = None
         kind = chance.randrange(4)
         if kind == 0:
-            connection.reply(stream, bytes(chance.randrange(100)))
+            connection.sender.reply(stream, bytes(chance.randrange(100)))
         elif kind == 1:
-            connection.finish(stream, chance.randrange(17), "text")
-        elif connection.send(stream, [bytes(chance.choice((0, 10, 20_000, 200_000)))], compressed=kind == 3):
-            connection.finish(stream)
+            connection.sender.finish(stream, chance.randrange(17), "text")
+        elif connection.sender.send(stream, [bytes(chance.choice((0, 10, 20_000, 200_000)))], compressed=kind == 3):
+            connection.sender.finish(stream)
 
     def lost(self) -> None:
         if self.over:
@@ -207,7 +207,7 @@ def fuzz_one(seed: int, report: Report) -> None:
     application, reserve = Application(chance), Reserve(1 << 20)
     now = [0.0]
     connection = Connection(application, Rules(), reserve, lambda: now[0])
-    connection.open()
+    connection.control.open()
     data, written, position = Fuzzer(chance).connection(), b"", 0
     try:
         while position < len(data):
@@ -218,19 +218,21 @@ def fuzz_one(seed: int, report: Report) -> None:
             position += size
             now[0] += chance.choice((0.0, 0.001, 10.0))
             if chance.random() < 0.02:
-                connection.part() if chance.random() < 0.5 else connection.part_now()
-            connection.writable = chance.random() < 0.9
-            written += b"".join(connection.taken())
-            connection.go_on()
-        written += b"".join(connection.taken())
-        connection.lost()
+                connection.control.part() if chance.random() < 0.5 else connection.control.part_now()
+            connection.sender.writable = chance.random() < 0.9
+            written += b"".join(connection.sender.taken())
+            connection.sender.go_on()
+        written += b"".join(connection.sender.taken())
+        connection.control.lost()
     except Exception as error:
         report.require(False, f"connection {seed} raises {error!r}")
         return
-    check_written(written, connection._last, seed, report)
+    check_written(written, connection.control.last, seed, report)
     report.require(not application.faults, f"connection {seed}: {application.faults[:1]}")
     report.require(reserve.held == 0 and not connection.streams, f"connection {seed} holds {reserve.held} bytes")
-    report.outcomes["ended by a fault" if connection.closed and b"\x07\0\0\0\0\0" in written else "went on"] += 1
+    report.outcomes[
+        "ended by a fault" if connection.control.closed and b"\x07\0\0\0\0\0" in written else "went on"
+    ] += 1
     report.outcomes["calls"] += application.calls
 
 

@@ -223,10 +223,10 @@ def outcome(server: Server, answers: list[Frame]) -> str:
     """What the frames mean that a server answered with, in the words of the page."""
     for frame in answers:
         if isinstance(frame, GoAwayFrame):
-            assert server.connection.closed
+            assert server.connection.control.closed
             return f"connection {CODES[frame.error_code]}"
         if isinstance(frame, RstStreamFrame):
-            assert not server.connection.closed
+            assert not server.connection.control.closed
             return f"stream {CODES[frame.error_code]}"
         if isinstance(frame, SettingsFrame):
             return "acknowledged"
@@ -236,7 +236,7 @@ def outcome(server: Server, answers: list[Frame]) -> str:
         return "the call is cancelled"
     for call in server.calls.values():
         if call.ended:
-            server.connection.reply(call.stream, b"good")
+            server.connection.sender.reply(call.stream, b"good")
             bodies = [frame.data for frame in server.receive() if isinstance(frame, DataFrame)]
             assert bodies == [message(b"good")]
             return ANSWERED
@@ -254,7 +254,7 @@ def test_a_line_of_the_table(sent: list[Any], expected: str) -> None:
 def test_a_line_of_the_table_after_an_answer(complete: bool, sent: list[Any], expected: str) -> None:
     server = Server().greet()
     server.receive(*opened(*(["END_STREAM"] if complete else [])))
-    server.connection.reply(server.calls.pop(1).stream, b"answer")
+    server.connection.sender.reply(server.calls.pop(1).stream, b"answer")
     server.receive()
     assert outcome(server, server.receive(*sent)) == expected
     _goes_on(server, expected)
@@ -365,7 +365,7 @@ def test_a_flood_ends_the_connection(flood: Callable[[], list[Any]]) -> None:
     data = b"".join(piece.serialize() if isinstance(piece, Frame) else piece for piece in flood())
     answers = server.receive(data)
     assert [frame.error_code for frame in answers if isinstance(frame, GoAwayFrame)] == [11]
-    server.connection.lost()
+    server.connection.control.lost()
     assert server.reserve.held == 0
 
 
@@ -380,9 +380,9 @@ def test_who_takes_answers_may_cancel_as_many_calls() -> None:
             headers_frame(number + 2, encoder=encoder),
             RstStreamFrame(number + 2, 8),
         )
-        server.connection.reply(server.calls.pop(number).stream, b"")
+        server.connection.sender.reply(server.calls.pop(number).stream, b"")
         assert server.calls.pop(number + 2).is_lost
-    assert not server.connection.closed
+    assert not server.connection.control.closed
 
 
 @pytest.mark.slow
@@ -391,6 +391,6 @@ def test_pings_between_answers_are_no_flood() -> None:
     encoder = Encoder()
     for number in range(1, 10_000, 2):
         server.receive(headers_frame(number, "END_HEADERS", "END_STREAM", encoder=encoder), WindowUpdateFrame(0, 5))
-        server.connection.reply(server.calls.pop(number).stream, b"")
+        server.connection.sender.reply(server.calls.pop(number).stream, b"")
         server.receive(PingFrame(0, b"12345678"))
-    assert not server.connection.closed
+    assert not server.connection.control.closed

@@ -13,11 +13,16 @@ from repoagent_server.grpc.http2.frames import (
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
     FRAME_HEAD,
     HEADERS,
+    MOST,
     NO_ERROR,
+    PROTOCOL_ERROR,
     RST_STREAM,
     U32,
+    ConnectionFault,
+    StreamFault,
     frame,
     number_frame,
 )
@@ -26,7 +31,7 @@ from repoagent_server.grpc.http2.literals import literal
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import HELD_FLAG, Reserve
 
-__all__ = ["READS_TOO_SLOWLY", "Outgoing"]
+__all__ = ["READS_TOO_SLOWLY", "Sender"]
 
 READS_TOO_SLOWLY: Final = f"too much waits for clients that read slowly ({HELD_FLAG})"
 _RESOURCE_EXHAUSTED: Final = 8
@@ -60,11 +65,12 @@ def _nothing() -> None:
     pass
 
 
-class Outgoing:
-    """Frames go to :attr:`out`, from where the event loop's side takes them."""
+class Sender:
+    """Frames go to :attr:`out`, from where the event loop's side takes them. It knows nothing of what is received."""
 
     def __init__(self, reserve: Reserve) -> None:
         self.streams: dict[int, Stream] = {}
+        """Those that are not answered yet."""
         self.out: list[Buffer] = []
         self.volume = 0
         """Bytes of answers in ``out``."""
@@ -81,7 +87,8 @@ class Outgoing:
         """Called when there is something to write."""
         self._reserve = reserve
         self._blocked: OrderedDict[int, Stream] = OrderedDict()
-        self._abandoned: OrderedDict[int, None] = OrderedDict()
+        self.abandoned: OrderedDict[int, None] = OrderedDict()
+        """Streams that were answered before their end: what still comes is ignored."""
 
     # What the application calls.
 
@@ -110,7 +117,7 @@ class Outgoing:
             out.append(message)
             out.append(_TAIL.pack(_TAIL_START, number, _GOOD))
             if not self.dirty:
-                self._touch()
+                self.touch()
         elif self.send(stream, (message,)):
             self.finish(stream)
 
@@ -123,7 +130,7 @@ class Outgoing:
                 block += literal(b"grpc-encoding", encoding)
             self.out.append(frame(HEADERS, END_HEADERS, stream.id, block))
             self.answers += 1
-            self._touch()
+            self.touch()
 
     def send(self, stream: Stream, parts: Sequence[Buffer], *, compressed: bool = False) -> bool:
         """Send a message that consists of ``parts``, which must not change until they are out.
@@ -175,7 +182,7 @@ class Outgoing:
         self.out.append(_PIECE.pack(length << 8, 0, stream.id, 0, len(message)))
         self.out.append(message)
         if not self.dirty:
-            self._touch()
+            self.touch()
         return True
 
     def finish(self, stream: Stream, status: int = 0, text: str = "", more: bytes = b"") -> None:
@@ -193,11 +200,11 @@ class Outgoing:
     def drop(self, stream: Stream) -> None:
         """End a call without the rest of its answer, for which others need the room."""
         call, stream.call = stream.call, None
-        self._forget(stream)
+        self.forget(stream)
         if not stream.ended:
-            self._abandon(stream.id)
+            self.abandon(stream.id)
         self.out.append(number_frame(RST_STREAM, stream.id, ENHANCE_YOUR_CALM))
-        self._touch()
+        self.touch()
         if call is not None:
             call.lost()
 
@@ -220,7 +227,8 @@ class Outgoing:
         self.volume = 0
         return out
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
+        """There is something to write."""
         if not self.dirty:
             self.dirty = True
             self.wake()
@@ -229,7 +237,7 @@ class Outgoing:
         """Send of a stream's queue what its share allows; at the end of the queue, the end of the stream."""
         queue = stream.queue or deque()
         share = 0
-        self._touch()
+        self.touch()
         while queue and share < _SHARE:
             room = min(self.window, stream.window, self.max_frame)
             if room <= 0 or not self.writable:
@@ -267,7 +275,7 @@ class Outgoing:
 
     def _end(self, stream: Stream, block: bytes) -> None:
         stream.begun = True
-        self._touch()
+        self.touch()
         tail = frame(HEADERS, END_HEADERS | END_STREAM, stream.id, block)
         self.answers += 1
         if stream.queue:
@@ -278,19 +286,69 @@ class Outgoing:
 
     def _close(self, stream: Stream) -> None:
         """The answer is complete. A client that still sends its request need not."""
-        self._forget(stream)
+        self.forget(stream)
         if not stream.ended:
-            self._abandon(stream.id)
+            self.abandon(stream.id)
             self.out.append(number_frame(RST_STREAM, stream.id, NO_ERROR))
 
-    def _forget(self, stream: Stream) -> None:
+    def forget(self, stream: Stream) -> None:
+        """Nothing more is sent on it."""
         self.streams.pop(stream.id, None)
         self._blocked.pop(stream.id, None)
         self._reserve.give(stream.waiting)
         stream.waiting = 0
         stream.queue = None
 
-    def _abandon(self, number: int) -> None:
-        self._abandoned[number] = None
-        if len(self._abandoned) > _ABANDONED:
-            self._abandoned.popitem(last=False)
+    def abandon(self, number: int) -> None:
+        """Ignore what still comes of a stream, which has ended for this side."""
+        self.abandoned[number] = None
+        if len(self.abandoned) > _ABANDONED:
+            self.abandoned.popitem(last=False)
+
+    # What the client does to the windows.
+
+    def change_windows(self, initial: int) -> None:
+        """All windows of streams change, also those of running ones; they may fall below zero.
+
+        Raises:
+            ConnectionFault: one is too large.
+        """
+        change, self.initial = initial - self.initial, initial
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > MOST:
+                raise ConnectionFault(FLOW_CONTROL_ERROR, "a window is too large")
+            if stream.queue and stream.window > 0:
+                self._blocked[stream.id] = stream
+        self.go_on()
+
+    def widen(self, more: int) -> None:
+        """The connection's window is larger by ``more``.
+
+        Raises:
+            ConnectionFault: that is nothing, or too much.
+        """
+        self.window += more
+        if not more:
+            raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        if self.window > MOST:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window is too large")
+        self.go_on()
+
+    def widen_stream(self, number: int, more: int) -> None:
+        """The window of a stream is larger by ``more``.
+
+        Raises:
+            StreamFault: that is nothing, or too much.
+        """
+        if not more:
+            raise StreamFault(PROTOCOL_ERROR)
+        stream = self.streams.get(number)
+        if stream is None:
+            return  # it has ended, which the client may not know yet
+        stream.window += more
+        if stream.window > MOST:
+            raise StreamFault(FLOW_CONTROL_ERROR)
+        if stream.queue and stream.window > 0:
+            self._blocked[number] = stream
+            self.go_on()
