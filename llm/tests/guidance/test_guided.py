@@ -168,6 +168,32 @@ def test_a_regular_expression(executor: Executor, tokenizer: Tokenizer) -> None:
     assert re.fullmatch(pattern, text)
 
 
+@pytest.mark.parametrize("bound", ["", "maxLength"])
+def test_a_text_that_the_model_does_not_end_is_ended_by_its_bound_alone(tokenizer: Tokenizer, bound: str) -> None:
+    """M1: a greedy model repeats itself. JSON without bounds is then cut, and its finish reason says so."""
+    size, letter = tokenizer.get_vocab_size(), tokenizer.token_to_id("a")
+
+    def repeating(history: list[int]) -> Any:
+        row = np.zeros(size, np.float32)
+        row[letter], row[0] = 2.0, 1.0  # then the end, where it is allowed
+        return row
+
+    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"type": "string"}}}
+    schema |= {"required": ["x", "y"], "additionalProperties": False}
+    for text in schema["properties"].values() if bound else ():
+        text[bound] = 5
+    runner = FakeRunner(vocab_size=size, max_seq_len=400, logits=repeating)
+    with Executor.from_runner(runner, ExecutorConfig(guided_decoding_config=_config(tokenizer))) as executor:
+        answers = _ask(executor, Kind.JSON_SCHEMA, json.dumps(schema), max_tokens=60)
+    (text,), reason = _texts(tokenizer, answers), answers[-1].result.finish_reasons[0]
+    if bound:
+        assert reason is FinishReason.END_ID
+        assert {name: len(value) for name, value in json.loads(text).items()} == {"x": 5, "y": 5}
+    else:
+        assert reason is FinishReason.LENGTH
+        assert text.endswith("aaaaaaaa")
+
+
 def test_min_tokens_holds_for_the_tokens_that_end_a_guided_text(executor: Executor) -> None:
     # The end token is the likeliest by far, and the request names none of its own.
     (early,) = _ask(executor, Kind.REGEX, "[a-f]+")
