@@ -23,7 +23,7 @@ from repoagent_llm.backend.row_parameters import _sampling_parameters
 from repoagent_llm.runner.decoder_spec import parse_spec
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 from repoagent_llm.types.serialization import MAGIC, deserialize_result
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 from repoagent_scan.formats.npy import check_array
 from repoagent_scan.formats.safetensors import _spans
 from repoagent_server.access.access_file_reader import read_rules

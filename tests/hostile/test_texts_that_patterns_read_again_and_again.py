@@ -29,7 +29,7 @@ else:
     raise AssertionError
 """,
     "what a registry wants to see": """
-from repoagent_fetch.registry_login import _PART
+from repoagent_fetch.registry import _PART
 assert _PART.findall("a" * 2_000_000) == []
 assert _PART.findall('realm="x",service="y"') == [("realm", "x"), ("service", "y")]
 """,

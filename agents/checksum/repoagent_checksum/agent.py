@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
-from repoagent_checksum.check import Observer, Verdict, check, find_digest_files
+from repoagent_checksum.check import Observer, Verdict, check, describe, find_digest_files
 from repoagent_checksum.digest_file import STANDARD_NAMES
-from repoagent_checksum.findings import describe
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.trusted_digest_files import trusted_entries
 

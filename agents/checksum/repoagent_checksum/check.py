@@ -1,23 +1,86 @@
 """The check itself: what was asked for, against what is there."""
 
+import enum
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
-from repoagent_checksum.algorithms import Algorithm
-from repoagent_checksum.digest_file import STANDARD_NAMES, Entry, format_digest_file
+from repoagent_checksum.digest_file import STANDARD_NAMES, Algorithm, Entry, format_digest_file
 from repoagent_checksum.file_names import read_inside, show
-from repoagent_checksum.findings import Finding, Kind
 from repoagent_checksum.json_listings import read_entries
 from repoagent_checksum.options import Expected, Request
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
 
-__all__ = ["Digests", "Observer", "Tree", "Verdict", "check", "digests_of", "find_digest_files", "scan_tree"]
+__all__ = [
+    "Digests",
+    "Finding",
+    "Kind",
+    "Observer",
+    "Tree",
+    "Verdict",
+    "check",
+    "describe",
+    "digests_of",
+    "find_digest_files",
+    "scan_tree",
+]
+
+
+SHOWN: Final = 3
+"""How many of a kind a message names."""
+
+
+class Kind(enum.Enum):
+    """What is wrong; in the order in which it is told."""
+
+    MISMATCH = "differs from the parameter"
+    CHANGED = "changed"
+    MISSING = "missing"
+    UNLISTED = "not listed"
+    LINK = "a symbolic link"
+    SPECIAL = "neither a file nor a directory"
+    EMPTY = "an empty directory, which no manifest can list"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong with one path. ``detail`` says more, where there is more to say."""
+
+    kind: Kind
+    path: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.MISMATCH:
+            return self.detail
+        return f"{show(self.path)} ({self.detail})" if self.detail else show(self.path)
+
+
+def describe(findings: Sequence[Finding]) -> str:
+    """All findings in one line: of each kind the first few, and how many there are."""
+    order = list(Kind)
+    ranked = sorted(findings, key=lambda finding: order.index(finding.kind))
+    return "; ".join(_describe_kind(kind, list(group)) for kind, group in groupby(ranked, lambda found: found.kind))
+
+
+def _describe_kind(kind: Kind, findings: Sequence[Finding]) -> str:
+    if kind is Kind.MISMATCH:
+        return _first_few(findings, "; ")
+    return f"{kind.value}: {_first_few(findings, ', ')}"
+
+
+def _first_few(findings: Sequence[Finding], separator: str) -> str:
+    texts: Iterable[str] = (str(finding) for finding in findings[:SHOWN])
+    rest = len(findings) - SHOWN
+    return separator.join(texts) + (f"{separator}and {rest} more" if rest > 0 else "")
+
 
 ALL_INDEXES: Final = "*"
 

@@ -5,8 +5,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsupportedError, read_json
-from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
-from repoagent_checksum.digest_file import Entry, merge_entries, parse_digest_file
+from repoagent_checksum.digest_file import (
+    ALGORITHMS,
+    GIT_SHA1,
+    Algorithm,
+    Entry,
+    find_algorithm,
+    merge_entries,
+    parse_digest_file,
+)
 from repoagent_checksum.file_names import MOST_VALUES, plain_name
 
 __all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]

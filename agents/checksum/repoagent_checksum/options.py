@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.api import InvalidArgumentError
-from repoagent_checksum.algorithms import Algorithm, find_algorithm
-from repoagent_checksum.digest_file import Entry
+from repoagent_checksum.digest_file import Algorithm, Entry, find_algorithm
 from repoagent_checksum.file_names import plain_name
 from repoagent_checksum.json_listings import parse_descriptor_digest
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repoagent_checksum.algorithms import ALGORITHMS, Algorithm
-from repoagent_checksum.check import check, digests_of, find_digest_files, scan_tree
-from repoagent_checksum.digest_file import format_digest_file
-from repoagent_checksum.findings import Kind, describe
+from repoagent_checksum.check import Finding, Kind, check, describe, digests_of, find_digest_files, scan_tree
+from repoagent_checksum.digest_file import ALGORITHMS, Algorithm, format_digest_file
 from repoagent_checksum.options import Request, parse_parameters
 
 from repoagent.api import InvalidArgumentError, UnsafePathError
@@ -269,3 +267,20 @@ def test_everything_below_a_directory_is_sorted_in(tmp_path: Path) -> None:
 
 def test_an_empty_model_has_no_empty_directory(tmp_path: Path) -> None:
     assert scan_tree(tmp_path).empty == []
+
+
+def test_each_kind_names_its_first_few() -> None:
+    findings = [
+        *(Finding(Kind.UNLISTED, f"extra{i}") for i in range(5)),
+        Finding(Kind.CHANGED, "1/model.onnx", "SHA256 expect: aa, got: bb"),
+        Finding(Kind.MISSING, "line\nend"),
+    ]
+    assert describe(findings) == (
+        "changed: 1/model.onnx (SHA256 expect: aa, got: bb); missing: line\\nend; "
+        "not listed: extra0, extra1, extra2, and 2 more"
+    )
+
+
+def test_a_single_mismatch_is_tritons_text_alone() -> None:
+    text = "Mismatched MD5 hash for file 1/model.py, expect: 00, got: 11"
+    assert describe([Finding(Kind.MISMATCH, "1/model.py", text)]) == text

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 from click import Command
-from repoagent_checksum.algorithms import ALGORITHMS
 from repoagent_checksum.cli import checksum
-from repoagent_checksum.digest_file import STANDARD_NAMES
+from repoagent_checksum.digest_file import ALGORITHMS, STANDARD_NAMES
 from repoagent_checksum.options import PARAMETERS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

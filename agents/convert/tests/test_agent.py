@@ -134,6 +134,8 @@ def test_without_a_configuration_none_is_written_as_nothing_in_it_would_differ(
 
         def admit(self, model_name: str, config: ModelConfig) -> None: ...
 
+        def admit_command(self, model_name: str, command: str | None) -> None: ...
+
     save(perceptron)
     with AgentHarness(tmp_path / "own") as harness:
         harness.loader._planner = Planner()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from repoagent_convert.options import Options, parse_parameters
+from repoagent_convert.agent import Options, parse_parameters
 
 from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, Parameters, UnsafePathError
 

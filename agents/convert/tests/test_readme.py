@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from repoagent_convert.agent import PROVENANCE
-from repoagent_convert.options import PARAMETERS
+from repoagent_convert.agent import PARAMETERS, PROVENANCE
 from repoagent_llm import plugin
 
 from repoagent.converters import BUILT_IN_CONVERTERS

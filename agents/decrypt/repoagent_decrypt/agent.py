@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from repoagent.api import Agent, AgentModel, CancelledError, Parameters
-from repoagent_decrypt.build import Totals, build_tree
-from repoagent_decrypt.decrypting import decrypting, refuse_unencrypted, scan_encrypted
+from repoagent_decrypt.decryption import decrypting, refuse_unencrypted, scan_encrypted
 from repoagent_decrypt.files.positional import Progress, Workers
 from repoagent_decrypt.options import load_keys, parse_parameters
+from repoagent_decrypt.tree import Totals, build_tree
 
 __all__ = ["DecryptAgent"]
 

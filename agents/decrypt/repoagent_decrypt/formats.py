@@ -17,8 +17,7 @@ from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
 from repoagent_decrypt.age.stream import NONCE, sealed_shape
 from repoagent_decrypt.files.errors import WrongKeyError
-from repoagent_decrypt.files.new_file import Sizes
-from repoagent_decrypt.files.positional import Progress, Workers
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.jwe.files import decrypt_file as decrypt_jwe_file
 from repoagent_decrypt.jwe.files import plain_size as jwe_plain_size
 from repoagent_decrypt.jwe.keys import JweKey

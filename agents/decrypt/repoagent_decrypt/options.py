@@ -9,7 +9,7 @@ from typing import Final
 from repoagent.api import InvalidArgumentError, Parameters, read_key
 from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
-from repoagent_decrypt.decrypting import DEFAULT_FILES
+from repoagent_decrypt.decryption import DEFAULT_FILES
 from repoagent_decrypt.files.errors import DecryptError
 from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.patterns import Patterns

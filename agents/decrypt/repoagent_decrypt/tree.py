@@ -1,6 +1,7 @@
-"""The files of a model: what to transform, what to copy, and how large the result will be."""
+"""The files of a model: what to transform, what to copy, how large the result will be; and making it."""
 
 import errno
+import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -8,9 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import AlreadyExistsError, UnsafePathError, held_beneath, walk_beneath
+from repoagent.api import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnsafePathError,
+    held_beneath,
+    walk_beneath,
+)
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.positional import Progress, Sizes, new_file
 
-__all__ = ["Item", "Tree", "scan_tree"]
+__all__ = ["Item", "Totals", "Transform", "Tree", "build_tree", "copy_file", "scan_tree"]
+
 
 _PAGE: Final = 4096
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -108,3 +119,66 @@ def _check_clashes(items: list[Item], directories: list[str]) -> None:
         if item.target in seen:
             raise AlreadyExistsError(f"'{item.name}' would become '{item.target}', but there is {seen[item.target]}")
         seen[item.target] = f"'{item.name}'"
+
+
+Transform = Callable[[Path, Path, Progress], Sizes]
+"""``(source, new target, progress)``: make one file of another."""
+_STEP: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What was done."""
+
+    transformed: int
+    copied: int
+    bytes_read: int
+    bytes_written: int
+
+
+def build_tree(tree: Tree, target: Path, transform: Transform, progress: Progress) -> Totals:
+    """Fill the existing, empty directory ``target``; every file is for the owner only.
+
+    ``progress`` gets the bytes written so far and may raise to stop. Whoever made ``target`` removes it if this raises.
+
+    Raises:
+        InvalidArgumentError: a file is damaged, of no known format, or for another key; the message begins with its
+            name.
+        UnavailableError: the system does not let a file be read or written, or there is no room.
+    """
+    for name in tree.directories:
+        (target / name).mkdir(mode=0o700)
+    read = written = 0
+    for item in tree.items:
+        sizes = _build(tree, item, target / item.target, transform, _shifted(progress, written))
+        read += sizes.read
+        written += sizes.written
+        progress(written)
+    chosen = len(tree.chosen)
+    return Totals(chosen, len(tree.items) - chosen, read, written)
+
+
+def copy_file(source: Path, target: Path, progress: Progress) -> Sizes:
+    """Copy the content of ``source`` into the new file ``target``."""
+    done = 0
+    with source.open("rb", buffering=0) as stream, new_file(target) as fd:
+        while count := os.sendfile(fd, stream.fileno(), done, _STEP):
+            done += count
+            progress(done)
+    return Sizes(done, done)
+
+
+def _shifted(progress: Progress, start: int) -> Progress:
+    return lambda done: progress(start + done)
+
+
+def _build(tree: Tree, item: Item, target: Path, transform: Transform, progress: Progress) -> Sizes:
+    try:
+        with tree.held(item) as source:
+            return (transform if item.chosen else copy_file)(source, target, progress)
+    except DecryptError as error:
+        raise InvalidArgumentError(f"{item.name}: {error}") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UnavailableError(f"{item.name}: no room left for it where it is written") from error
+        raise UnavailableError(f"{item.name}: {error.strerror}") from error

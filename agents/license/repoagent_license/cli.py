@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, read_small_file
-from repoagent_license.grant import now
 from repoagent_license.host import host_id, model_digest
 from repoagent_license.license_file import LARGEST, issue_license, read_license, read_public_key
-from repoagent_license.terms import Terms
+from repoagent_license.terms import Terms, now
 
 __all__ = ["license_group"]
 

@@ -15,7 +15,7 @@ import urllib.request
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnavailableError, read_json
-from repoagent_license.grant import Grant, parse_time
+from repoagent_license.terms import Grant, parse_time
 
 __all__ = ["ask"]
 

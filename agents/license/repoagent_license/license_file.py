@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from repoagent.api import InvalidArgumentError, read_json_object
-from repoagent_license.grant import parse_time
-from repoagent_license.terms import Terms
+from repoagent_license.terms import Terms, parse_time
 
 __all__ = ["LARGEST", "PAYLOAD_TYPE", "issue_license", "read_license", "read_public_key"]
 

@@ -4,7 +4,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 from repoagent_license.agent import Watch
-from repoagent_license.grant import now
+from repoagent_license.terms import now
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -1,15 +1,76 @@
 """The agent: refuses a model with files that run code, or of unknown formats."""
 
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
 
-from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters, opened_files
-from repoagent_scan.findings import Finding, describe
+from repoagent.api import (
+    Agent,
+    AgentModel,
+    ArtifactType,
+    InternalError,
+    InvalidArgumentError,
+    Parameters,
+    UnsupportedError,
+    install_hint,
+    opened_files,
+    read_json,
+)
 from repoagent_scan.formats.format import ACCEPTED, RISKS
-from repoagent_scan.modelaudit import audit
 from repoagent_scan.options import Audit, Options, parse_parameters
-from repoagent_scan.scanning import Scanned, scan
+from repoagent_scan.scanning import Finding, Scanned, describe, scan
 
-__all__ = ["ScanAgent", "weaknesses"]
+__all__ = ["ScanAgent", "has_modelaudit", "run_modelaudit", "weaknesses"]
+
+
+_LARGEST_REPORT: Final = 256 << 20
+_REFUSED: Final = frozenset({"critical"})
+_QUIET: Final = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "NO_ANALYTICS": "1", "NO_COLOR": "1"}
+
+
+def has_modelaudit() -> bool:
+    """Whether modelaudit can be imported by this interpreter."""
+    return find_spec("modelaudit") is not None
+
+
+def run_modelaudit(model: AgentModel, root: Path, options: Options) -> list[Finding] | None:
+    """What modelaudit finds critical below ``root``; None if it is not asked.
+
+    Raises:
+        UnsupportedError: it is required and not installed.
+        UnavailableError: it took more time than ``options.timeout``.
+        InternalError: it failed. A scan that did not end proves nothing, so the model is refused.
+    """
+    if options.audit is Audit.OFF or (options.audit is Audit.AUTO and not has_modelaudit()):
+        return None
+    if not has_modelaudit():
+        raise UnsupportedError(
+            f"modelaudit is required and not installed; {install_hint('repoagent-scan', 'modelaudit')}"
+        )
+    with tempfile.TemporaryDirectory(prefix="repoagent-scan-") as private:
+        report = Path(private) / "report.json"
+        argv = [sys.executable, "-P", "-m", "repoagent_scan.modelaudit_child", str(root), str(report)]
+        model.run_child(argv, timeout=options.timeout, env={**_QUIET, "HOME": private})
+        return list(_report_findings(_read_report(report), root))
+
+
+def _read_report(report: Path) -> Mapping[str, Any]:
+    if not report.exists() or report.stat().st_size > _LARGEST_REPORT:
+        raise InternalError("modelaudit left no report, or one of more than 256 MiB")
+    document = read_json(report.read_bytes())
+    if not isinstance(document, dict) or not isinstance(document.get("issues"), list):
+        raise InternalError("modelaudit's report has no list of issues")
+    return document
+
+
+def _report_findings(report: Mapping[str, Any], root: Path) -> Iterator[Finding]:
+    for issue in report["issues"]:
+        if isinstance(issue, dict) and str(issue.get("severity", "")).lower() in _REFUSED:
+            where = str(issue.get("location") or "").replace(f"{root}/", "").split(" ")[0]
+            yield Finding(where or "the model", f"modelaudit: {str(issue.get('message', ''))[:300]}")
 
 
 def weaknesses(options: Options) -> Iterator[str]:
@@ -47,7 +108,7 @@ class ScanAgent(Agent):
             progress=lambda done, total: model.progress(done, total, "files"),
         )
         _refuse(scanned.findings)
-        audited = audit(model, root, options)
+        audited = run_modelaudit(model, root, options)
         _refuse(audited or ())
         if model.artifact_type is not ArtifactType.FILESYSTEM:
             # What was judged is this copy, so this copy is what goes on.

@@ -11,16 +11,52 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import CancelledError, OpenedFiles, UnsafePathError, open_beneath, walk_beneath
-from repoagent_scan.findings import Finding
 from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
-from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.external_data import Range, check_covered
-from repoagent_scan.formats.format import ACCEPTED, RISKS, Format
-from repoagent_scan.formats.onnx import read_onnx
+from repoagent_scan.formats.format import ACCEPTED, RISKS, Format, MalformedError
+from repoagent_scan.formats.onnx import Range, check_covered, read_onnx
 from repoagent_scan.options import Options
 
-__all__ = ["Scanned", "scan"]
+__all__ = ["Finding", "Scanned", "describe", "scan"]
+
+
+_SHOWN: Final = 5
+_LONGEST: Final = 500
+"""Characters of a path or a reason: both may come from the model's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason not to load the model."""
+
+    path: str
+    reason: str
+    remedy: str = ""
+    """The parameter that accepts it, if there is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("path", "reason", "remedy"):
+            object.__setattr__(self, name, _printable(getattr(self, name)))
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def describe(findings: Sequence[Finding]) -> str:
+    """The first few of ``findings``, how many more there are, and what would accept them."""
+    lines = [str(finding) for finding in findings[:_SHOWN]]
+    if len(findings) > _SHOWN:
+        lines.append(f"and {len(findings) - _SHOWN} more")
+    remedies = sorted({finding.remedy for finding in findings if finding.remedy})
+    hint = f" (the operator accepts this with {', '.join(remedies[:_SHOWN])})" if remedies else ""
+    return "; ".join(lines) + hint
+
+
+def _printable(text: str) -> str:
+    """``text`` for logs and terminals: what would move a cursor or begin a line is escaped, and the end cut off."""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+
 
 _SHOWN_OPERATORS: Final = 3
 _READ_AS: Final = {

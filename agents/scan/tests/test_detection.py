@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from repoagent_scan.formats.detection import detect
-from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.format import Format
+from repoagent_scan.formats.format import Format, MalformedError
 
 from agents.scan.tests.making_models import onnx_model, safetensors
 

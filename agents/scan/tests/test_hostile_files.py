@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper
 from repoagent_scan.cli import scan_command
-from repoagent_scan.findings import Finding, describe
 from repoagent_scan.formats.content import read_content
 from repoagent_scan.formats.detection import detect
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 from repoagent_scan.formats.onnx import read_onnx
+from repoagent_scan.scanning import Finding, describe
 
 from agents.scan.tests.making_models import onnx_model, with_external_data
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_scan import modelaudit
+from repoagent_scan import agent
 
 from agents.scan.tests.making_models import onnx_model
 from repoagent.testing import Outcome
@@ -107,13 +107,13 @@ def test_it_gets_no_home_and_no_telemetry(load: Scan, program: Path, tmp_path: P
 
 
 def test_where_it_is_required_and_missing_the_model_is_refused(load: Scan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelaudit, "is_installed", lambda: False)
+    monkeypatch.setattr(agent, "has_modelaudit", lambda: False)
     outcome = load(GOOD, ("modelaudit", "required"))
     assert "modelaudit is required and not installed" in str(outcome.error)
     assert load(GOOD).loaded
 
 
-@pytest.mark.skipif(not modelaudit.is_installed(), reason="modelaudit is not installed: pip install modelaudit")
+@pytest.mark.skipif(not agent.has_modelaudit(), reason="modelaudit is not installed: pip install modelaudit")
 def test_the_real_one_finds_what_runs_code(load: Scan) -> None:
     assert load(GOOD, ("modelaudit", "required")).loaded
     outcome = load(WITH_PICKLE, ALLOWED)

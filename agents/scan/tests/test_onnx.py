@@ -3,7 +3,7 @@
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 from repoagent_scan.formats.onnx import is_onnx, read_onnx
 
 from agents.scan.tests.making_models import onnx_model, with_external_data

@@ -7,8 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 from repoagent_scan.formats.detection import detect
-from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.format import ACCEPTED, Format
+from repoagent_scan.formats.format import ACCEPTED, Format, MalformedError
 
 from agents.scan.tests.making_models import safetensors
 

@@ -19,8 +19,8 @@ from repoagent.api import (
     read_key,
 )
 from repoagent_verify.bundle import LARGEST_SIGNATURE
-from repoagent_verify.errors import VerificationError
 from repoagent_verify.keyless import check_root
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.signatures import Signer
 from repoagent_verify.trust_roots import Trust, read_trust

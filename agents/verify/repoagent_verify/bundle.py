@@ -12,10 +12,35 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from repoagent.api import read_json_object
-from repoagent_verify.dsse import PAYLOAD_TYPE
-from repoagent_verify.errors import VerificationError
+from repoagent_verify.manifest import VerificationError
 
-__all__ = ["LARGEST_SIGNATURE", "Bundle", "Method", "member", "read_bundle", "read_signed_json", "write_bundle"]
+__all__ = [
+    "LARGEST_SIGNATURE",
+    "PAYLOAD_TYPE",
+    "Bundle",
+    "Method",
+    "member",
+    "pre_authentication_encoding",
+    "pre_authentication_encoding_of_0_2",
+    "read_bundle",
+    "read_signed_json",
+    "write_bundle",
+]
+
+
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+
+
+def pre_authentication_encoding(payload: bytes) -> bytes:
+    """The bytes that are signed: the payload's type and the payload, each with its length in front."""
+    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def pre_authentication_encoding_of_0_2(payload: bytes) -> bytes:
+    """What version 0.2 of the reference tool signed by mistake: the payload as Python shows bytes."""
+    text = f"DSSEV1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} {payload!r}"
+    return text.encode()
+
 
 _Kind = TypeVar("_Kind")
 

@@ -21,7 +21,7 @@ from cryptography.x509.verification import (
     VerificationError as ChainError,
 )
 
-from repoagent_verify.errors import VerificationError
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust
 
 __all__ = ["verified_signer"]

@@ -16,10 +16,8 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, read_small_file, replace_file
 from repoagent_verify.bundle import LARGEST_SIGNATURE
-from repoagent_verify.errors import printable
-from repoagent_verify.keyless import check_identity, check_root
-from repoagent_verify.keyless_signing import sign_keyless
-from repoagent_verify.manifest import DIGEST_SIZES, Serialization
+from repoagent_verify.keyless import check_identity, check_root, sign_keyless
+from repoagent_verify.manifest import DIGEST_SIZES, Serialization, printable
 from repoagent_verify.options import plain_path
 from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
 from repoagent_verify.trust_roots import read_trust

@@ -1,4 +1,4 @@
-"""Sigstore's keyless signatures, verified offline by the package ``sigstore`` from a root that the operator pinned.
+"""Sigstore's keyless signatures: made by its services, verified offline from a root that the operator pinned.
 
 A signer without a key of its own shows an identity (a mail address, a workflow) to a provider (the issuer), gets a
 certificate for ten minutes, signs, and has that noted in a public log. Everyone can do so: what makes a signature
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 
-from repoagent.api import InvalidArgumentError, UnsupportedError, install_hint
-from repoagent_verify.dsse import PAYLOAD_TYPE
-from repoagent_verify.errors import VerificationError
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError, install_hint
+from repoagent_verify.bundle import PAYLOAD_TYPE
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust
 
 if TYPE_CHECKING:
     from sigstore.models import TrustedRoot
 
-__all__ = ["check_identity", "check_root", "verify_keyless"]
+__all__ = ["check_identity", "check_root", "sign_keyless", "verify_keyless"]
+
 
 _REFS: Final = "@refs/"
 
@@ -159,3 +160,42 @@ def _names(certificate: x509.Certificate) -> Sequence[str]:
     except x509.ExtensionNotFound:
         return []
     return [name.value if isinstance(name, x509.RFC822Name | x509.UniformResourceIdentifier) else "" for name in names]
+
+
+def sign_keyless(statement: bytes, *, token: str | None = None, trust_config: str | None = None) -> bytes:
+    """The bundle of ``statement``, which is made public by name and digest in the log of signatures.
+
+    Args:
+        statement: See :func:`~repoagent_verify.signing.statement_of`.
+        token: An identity token for Sigstore; None: the one that CI gives this job.
+        trust_config: JSON that names the services of a private Sigstore; None: the public one.
+
+    Raises:
+        UnsupportedError: the package ``sigstore`` is not installed.
+        InvalidArgumentError: there is no token.
+        UnavailableError: Sigstore cannot be reached, or refuses.
+    """
+    try:
+        from sigstore.dsse import Statement
+        from sigstore.models import ClientTrustConfig
+        from sigstore.oidc import IdentityToken, detect_credential
+        from sigstore.sign import SigningContext
+    except ImportError:
+        raise UnsupportedError(
+            f"keyless signatures need a package; {install_hint('repoagent-verify', 'sigstore')}"
+        ) from None
+    try:
+        given = token or detect_credential()
+        if not given:
+            raise InvalidArgumentError(
+                "there is no identity token: give --identity-token, or run this in a CI job that gets one "
+                "(GitHub Actions: permissions: id-token: write)"
+            )
+        config = ClientTrustConfig.from_json(trust_config) if trust_config else ClientTrustConfig.production()
+        with SigningContext.from_trust_config(config).signer(IdentityToken(given)) as signer:
+            return signer.sign_dsse(Statement(statement)).to_json().encode()
+    except RepoAgentError:
+        raise
+    except Exception as error:  # The library and what it stands on have no common base.
+        reason = " ".join(str(error).split())[:300]
+        raise UnavailableError(f"Sigstore did not sign: {type(error).__name__}: {reason}") from None

@@ -11,11 +11,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from repoagent_verify.bundle import Bundle, Method
+from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, pre_authentication_encoding_of_0_2
 from repoagent_verify.certificates import verified_signer
-from repoagent_verify.dsse import pre_authentication_encoding, pre_authentication_encoding_of_0_2
-from repoagent_verify.errors import VerificationError
 from repoagent_verify.keyless import verify_keyless
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
 from repoagent_verify.trust_roots import Trust, key_fingerprint
 

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from repoagent.api import InvalidArgumentError
-from repoagent_verify.bundle import Bundle, Method, write_bundle
-from repoagent_verify.dsse import pre_authentication_encoding
+from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, write_bundle
 from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, Serialization
 from repoagent_verify.signatures import HASHES
 from repoagent_verify.statement import root_digest, write_statement

@@ -10,8 +10,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from repoagent_verify.bundle import member, read_signed_json
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import DIGEST_SIZES, Manifest, Resource, Serialization
+from repoagent_verify.manifest import DIGEST_SIZES, Manifest, Resource, Serialization, VerificationError
 
 __all__ = ["read_statement", "root_digest", "write_statement"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repoagent.api import FileRange, InvalidArgumentError, digest_ranges, walk_beneath
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization
+from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization, VerificationError
 
 __all__ = ["File", "Ignored", "Progress", "digests_of", "list_files"]
 

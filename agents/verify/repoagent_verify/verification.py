@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repoagent_verify.bundle import read_bundle
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import Manifest, Resource
+from repoagent_verify.manifest import Manifest, Resource, VerificationError
 from repoagent_verify.signatures import Signer, verify_signature
 from repoagent_verify.statement import read_statement
 from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from repoagent_verify.dsse import pre_authentication_encoding
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import Serialization
+from repoagent_verify.bundle import pre_authentication_encoding
+from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import Identity, sign
 from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verification import Coverage, verify

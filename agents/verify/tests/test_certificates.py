@@ -8,8 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import Serialization
+from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import read_identity, sign
 from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verification import Coverage, Verified, verify

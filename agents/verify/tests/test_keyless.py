@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import Serialization
+from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import Identity, sign
 from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verification import Coverage, Verified, verify

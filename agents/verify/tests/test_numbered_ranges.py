@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from repoagent_verify.bundle import Bundle, Method, write_bundle
-from repoagent_verify.dsse import pre_authentication_encoding
-from repoagent_verify.errors import VerificationError
+from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, write_bundle
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust, key_fingerprint
 from repoagent_verify.verification import Coverage, Verified, verify
 

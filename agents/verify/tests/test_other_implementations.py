@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_verify.bundle import read_bundle
-from repoagent_verify.errors import VerificationError
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust, key_fingerprint
 from repoagent_verify.verification import Coverage, verify
 

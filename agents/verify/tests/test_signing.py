@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
-from repoagent_verify.errors import VerificationError
-from repoagent_verify.manifest import Serialization
+from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import Identity, read_identity, sign
 from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verification import Coverage, Verified, verify

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from repoagent_verify.bundle import read_bundle
-from repoagent_verify.errors import VerificationError
+from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verification import Coverage, verify
 

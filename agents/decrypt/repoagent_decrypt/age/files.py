@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from repoagent_decrypt.age.payload import OpenedPayload, open_payload
-from repoagent_decrypt.age.reader import plain_pieces
+from repoagent_decrypt.age.reader import OpenedPayload, open_payload, plain_pieces
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, plain_shape, sealed_shape
 from repoagent_decrypt.age.writer import AgeWriter, start_payload
-from repoagent_decrypt.files.new_file import Sizes, new_file
-from repoagent_decrypt.files.positional import Job, Progress, Side, Workers, write_at
-from repoagent_decrypt.files.threads import thread_count
+from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, new_file, thread_count, write_at
 
 __all__ = ["decrypt_file", "encrypt_file"]
 

@@ -17,7 +17,7 @@ from repoagent_decrypt.age.primitives.errors import (
     NoMatchError,
     PayloadError,
 )
-from repoagent_decrypt.files.new_file import Sizes, new_file
+from repoagent_decrypt.files.positional import Sizes, new_file
 
 if TYPE_CHECKING:
     from repoagent_decrypt.age.keys import Identities, Recipients

@@ -1,20 +1,25 @@
-"""Encrypt any stream, in order, with several threads and bounded memory."""
+"""Writing an age file: any stream, in order, with several threads and bounded memory; new recipients for a file."""
 
+import os
+import shutil
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
-from repoagent_decrypt.age.armor import ArmorWriter
-from repoagent_decrypt.age.header import make_header
-from repoagent_decrypt.age.source import ByteSource
-from repoagent_decrypt.age.stanzas import FileKey, Recipient
+from repoagent_decrypt.age.armor import ArmorWriter, looks_armored
+from repoagent_decrypt.age.header import make_header, open_header, read_header
+from repoagent_decrypt.age.primitives.errors import HeaderError
+from repoagent_decrypt.age.source import ByteSource, PeekReader
+from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, PayloadCipher, new_nonce
-from repoagent_decrypt.files.threads import thread_count
+from repoagent_decrypt.files.positional import Sizes, new_file, thread_count
 
-__all__ = ["AgeWriter", "encrypt_stream", "start_payload"]
+__all__ = ["AgeWriter", "encrypt_stream", "rewrap_file", "start_payload"]
+
 
 _BATCH = BATCH_CHUNKS * CHUNK
 
@@ -125,3 +130,33 @@ def encrypt_stream(source: ByteSource, target: BinaryIO, recipients: Sequence[Re
         while data := source.read(_BATCH):
             total += writer.write(data)
     return total
+
+
+_BLOCK = 1 << 20
+
+
+def rewrap_file(source: Path, target: Path, identities: Sequence[Identity], recipients: Sequence[Recipient]) -> Sizes:
+    """Write ``source`` to the new file ``target`` with a header for ``recipients`` only; the payload is copied.
+
+    The file key stays the same. Whoever could open the old file and kept it, or its file key, can open the payload
+    still: to shut somebody out for good, decrypt and encrypt anew.
+
+    Raises:
+        AgeError: the header is bad or no identity fits; an armored file is a ``HeaderError``. The payload is not
+            looked at: damage to it stays, and is found when it is decrypted.
+    """
+    with source.open("rb", buffering=0) as stream:
+        reader = PeekReader(stream)
+        if looks_armored(reader):
+            raise HeaderError("an armored file cannot be given new recipients: decrypt and encrypt it")
+        header = read_header(reader)
+        key = open_header(header, identities)
+        try:
+            start = make_header(key, recipients)
+        finally:
+            key.wipe()
+        with new_file(target) as fd, open(fd, "wb", closefd=False) as out:
+            out.write(start)
+            stream.seek(header.size)
+            shutil.copyfileobj(stream, out, _BLOCK)
+        return Sizes(os.fstat(stream.fileno()).st_size, target.stat().st_size)

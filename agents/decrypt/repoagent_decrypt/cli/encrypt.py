@@ -9,7 +9,6 @@ from repoagent.api import AlreadyExistsError, NotFoundError, walk_beneath
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.keys import Recipients
 from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
-from repoagent_decrypt.build import Transform
 from repoagent_decrypt.cli.keys import (
     FORCE,
     KEYSET,
@@ -22,14 +21,13 @@ from repoagent_decrypt.cli.keys import (
     recipient_options,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
-from repoagent_decrypt.decrypting import wants_encryption
-from repoagent_decrypt.files.new_file import Sizes
-from repoagent_decrypt.files.positional import Progress, Workers
+from repoagent_decrypt.decryption import wants_encryption
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import SUFFIXES
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tink.files import encrypt_file as encrypt_tink_file
 from repoagent_decrypt.tink.keyset import StreamingKey
-from repoagent_decrypt.tree import Tree, scan_tree
+from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
 __all__ = ["encrypt"]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import click
 
 from repoagent.api import RepoAgentError
-from repoagent_decrypt.build import Totals, Transform, build_tree
 from repoagent_decrypt.files.errors import DecryptError
 from repoagent_decrypt.files.positional import Progress
-from repoagent_decrypt.tree import Tree
+from repoagent_decrypt.tree import Totals, Transform, Tree, build_tree
 
 __all__ = ["errors_to_exit_codes", "new_directory", "run_build"]
 

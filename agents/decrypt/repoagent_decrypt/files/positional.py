@@ -7,15 +7,48 @@ one of the workers, and the only one that calls back.
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from repoagent_decrypt.files.errors import DamagedError
-from repoagent_decrypt.files.threads import thread_count
 
-__all__ = ["Job", "Progress", "Side", "Transform", "Workers", "write_at"]
+__all__ = ["Job", "Progress", "Side", "Sizes", "Transform", "Workers", "new_file", "thread_count", "write_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the file that was read and of the one that was written."""
+
+    read: int
+    written: int
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[int]:
+    """Create ``path`` for writing, for the owner only; remove it again if the block raises."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+_MOST: Final = 8
+
+
+def thread_count(wanted: int | None) -> int:
+    """``wanted``, or one per CPU this process may use, at most 8; always at least 1."""
+    if wanted is not None:
+        return max(1, wanted)
+    return min(_MOST, len(os.sched_getaffinity(0)))
+
 
 Transform = Callable[[int, memoryview, memoryview, bool], int]
 Progress = Callable[[int], None]

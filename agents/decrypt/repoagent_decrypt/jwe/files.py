@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.files.new_file import Sizes, new_file
-from repoagent_decrypt.files.positional import Progress, write_at
+from repoagent_decrypt.files.positional import Progress, Sizes, new_file, write_at
 from repoagent_decrypt.jwe.envelope import Envelope, decode, read_envelope
 from repoagent_decrypt.jwe.keys import JweKey
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.files.new_file import Sizes, new_file
-from repoagent_decrypt.files.positional import Job, Progress, Side, Workers, write_at
+from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, new_file, write_at
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tink.stream import TAG, SegmentCipher, Shape, header_size, new_header
 

@@ -3,7 +3,7 @@
 import os
 from typing import Final, Protocol, overload
 
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 
 __all__ = ["Buffer", "read_content"]
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from repoagent_scan.formats.content import Buffer
-from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.format import ACCEPTED, Format
+from repoagent_scan.formats.format import ACCEPTED, Format, MalformedError
 from repoagent_scan.formats.npy import check_array, is_array
 from repoagent_scan.formats.onnx import could_be_onnx, is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle

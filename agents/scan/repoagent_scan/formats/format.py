@@ -3,7 +3,11 @@
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["ACCEPTED", "RISKS", "Format"]
+__all__ = ["ACCEPTED", "RISKS", "Format", "MalformedError"]
+
+
+class MalformedError(ValueError):
+    """The file is damaged, or made to mislead. The text says where."""
 
 
 class Format(StrEnum):

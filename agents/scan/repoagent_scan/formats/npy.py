@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from repoagent_scan.formats.content import Buffer
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 
 __all__ = ["check_array", "is_array"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from repoagent.api import read_json
 from repoagent_scan.formats.content import Buffer
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 
 __all__ = ["check_safetensors", "is_safetensors"]
 

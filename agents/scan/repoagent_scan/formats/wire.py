@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from repoagent_scan.formats.content import Buffer
-from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import MalformedError
 
 __all__ = ["BYTES", "VARINT", "Field", "Fields", "TooManyFieldsError"]
 

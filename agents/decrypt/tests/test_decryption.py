@@ -11,7 +11,7 @@ from repoagent_decrypt.age.primitives.errors import NoMatchError
 from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
-from repoagent_decrypt.decrypting import DEFAULT_FILES, decrypting, scan_encrypted
+from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted
 from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.formats import Keys
 from repoagent_decrypt.patterns import Patterns

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, NotFoundError
-from repoagent_decrypt.build import Transform
 from repoagent_decrypt.files.errors import DecryptError
-from repoagent_decrypt.files.new_file import Sizes
-from repoagent_decrypt.files.positional import Progress, Workers
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import SUFFIXES, Keys, decrypt_file, plain_size
 from repoagent_decrypt.patterns import Patterns
-from repoagent_decrypt.tree import Tree, scan_tree
+from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
 __all__ = ["DEFAULT_FILES", "decrypting", "refuse_unencrypted", "scan_encrypted", "wants_encryption"]
 
