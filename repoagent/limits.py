@@ -48,6 +48,15 @@ class Limits:
     warmup_seconds: int = _limit(
         300, "How long all warm-up samples of one version of a model may take, in seconds; 0 for no limit.", least=0
     )
+    open_seconds: int = _limit(
+        120,
+        "How long ONNX Runtime may take to open a model whose graph does not show what that takes, in seconds; it is "
+        "opened in a process of its own first. 0: none is.",
+        least=0,
+    )
+    open_bytes: int = _limit(
+        2048 * _MIB, "The most memory that such an opening may take, in bytes, beside four times the model's files."
+    )
     load_thread_seconds: int = _limit(
         120,
         "How long a load may keep others from its thread, in seconds; then it goes on beside those of "

@@ -5,7 +5,7 @@ can end that: a file of a few kilobytes may describe years of it, or any amount 
 result, only where it is computed: what is not folded runs with each request, where it can be ended. So the graph is
 read first, without decoding a tensor, and an upper bound of the work decides how large a folded value may be.
 
-ONNX Runtime also infers shapes when it opens a model, at every level of optimisation. Nothing here bounds that.
+ONNX Runtime also infers shapes when it opens a model, at every level of optimisation: see ``trial_opening``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """Opens an inference session on a decoder's changed graph."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,9 @@ import numpy as np
 import onnxruntime as ort
 
 from repoagent.beneath import open_beneath
+from repoagent.errors import InvalidArgumentError
 from repoagent.onnx_files.constant_folding import bound_folding
+from repoagent.onnx_files.trial_opening import try_opening
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent_llm.runner.runner_options import RunnerOptions
@@ -48,10 +51,11 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
         spec, options.extra_outputs, lora=options.lora, mixed=mixed, own_weights=options.own_weights, most_bytes=most
     )
     with ExitStack() as opened:
+        taken: Mapping[str, mmap] = {}
         if options.own_weights and spec.graph is None:
-            _take_weights(settings, spec, operated.outside, opened)
+            taken = _take_weights(settings, spec, operated.outside, opened)
+        _try_opening(settings, operated, spec, taken)
         try:
-            bound_folding(settings, operated.graph, spec.place)
             session = ort.InferenceSession(operated.graph, settings, providers=["CPUExecutionProvider"])
         except Exception as error:  # it has errors of its own for weights that are missing, and for much else
             raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
@@ -60,12 +64,25 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     return session
 
 
-def _take_weights(settings: Any, spec: DecoderSpec, names: Iterable[str], opened: ExitStack) -> None:
+def _try_opening(settings: Any, operated: surgery.Operated, spec: DecoderSpec, taken: Mapping[str, mmap]) -> None:
+    size = len(operated.graph)
+    for name in operated.outside if spec.graph is None and not taken else ():
+        with suppress(OSError), open_beneath(spec.folder, name) as file:  # ONNX Runtime reports what is missing.
+            size += os.fstat(file.fileno()).st_size
+    try:
+        bound_folding(settings, operated.graph, spec.place)
+        try_opening(operated.graph, settings, spec.place, files=taken, size=size)
+    except InvalidArgumentError as error:
+        raise DecoderError(str(error)) from None
+
+
+def _take_weights(settings: Any, spec: DecoderSpec, names: Iterable[str], opened: ExitStack) -> Mapping[str, mmap]:
     """Give the session files in memory to copy weights from, mapped for as long as ``opened`` is."""
     contents = {name: opened.enter_context(_mapped(spec, name)) for name in sorted(names)}
     if contents:
         lengths = [len(content) for content in contents.values()]
         settings.add_external_initializers_from_files_in_memory(list(contents), list(contents.values()), lengths)
+    return contents
 
 
 @contextmanager

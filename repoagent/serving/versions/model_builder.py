@@ -17,6 +17,7 @@ from repoagent.errors import (
     causes,
 )
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.onnx_files.trial_opening import opening_within
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.backend import Backend, BackendModel
@@ -236,7 +237,7 @@ class ModelBuilder:
     def _build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
-        with loading_until(name, cancelled):
+        with loading_until(name, cancelled), opening_within(self.limits, cancelled):
             return self._build_watched(name, config, files, version, cancelled)
 
     def _build_watched(

@@ -7,6 +7,7 @@ import onnxruntime
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.onnx_files.constant_folding import bound_folding
+from repoagent.onnx_files.trial_opening import try_opening
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.providers import Choice
@@ -41,13 +42,17 @@ def open_session(
     neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
     if neighbours and not isinstance(files, MemoryFiles):
         with files.reading(directory) as place:
-            bound_folding(options, files.bytes(path), path)
-            return _session(path, str(place / path.rpartition("/")[2]), options, choices)
+            content, where = files.bytes(path), str(place / path.rpartition("/")[2])
+            bound_folding(options, content, path)
+            size = len(content) + sum((place / name).stat().st_size for name in neighbours)
+            try_opening(content, options, path, path=where, size=size)
+            return _session(path, where, options, choices)
     contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
     add_external_data(options, contents)
     confine(options)
     content = files.bytes(path)
     bound_folding(options, content, path)
+    try_opening(content, options, path, files=contents)
     return _session(path, content, options, choices)
 
 

@@ -1,0 +1,144 @@
+"""A first opening of an ONNX file in a process that can be ended: what that takes has no bound in ONNX Runtime.
+
+Most files do not need one: see :mod:`repoagent.onnx_files.shape_cost`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.onnx_files.external_files import Buffer
+from repoagent.onnx_files.opening_child import OVER
+from repoagent.onnx_files.shape_cost import is_plain
+from repoagent.sentinel import mark
+
+__all__ = ["opening_within", "try_opening"]
+
+_PROGRAM: Final = Path(__file__).with_name("opening_child.py")
+_LOOK_SECONDS: Final = 0.05
+_OWN: Final = 4
+"""How many times the size of its files a model may take in memory, beside what the limit allows."""
+_SETTINGS: Final = (
+    "optimization.constant_folding_max_output_size_in_bytes",
+    "optimization.disable_specified_optimizers",
+    "session.model_external_initializers_file_folder_path",
+)
+_INHERITED: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"})
+_bounds: Final[ContextVar[tuple[Limits, Callable[[], bool]]]] = ContextVar(
+    "repoagent_opening", default=(DEFAULT_LIMITS, lambda: False)
+)
+
+
+@contextmanager
+def opening_within(limits: Limits, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Inside, :func:`try_opening` holds to ``limits``, and ends once ``cancelled`` is true."""
+    token = _bounds.set((limits, cancelled))
+    try:
+        yield
+    finally:
+        _bounds.reset(token)
+
+
+def try_opening(
+    model: Buffer, options: Any, name: str, *, path: str = "", files: Mapping[str, Buffer] | None = None, size: int = 0
+) -> None:
+    """Open a model in another process, unless its graph says that this is cheap.
+
+    A model that ONNX Runtime refuses there is refused once more by whoever opens it next.
+
+    Args:
+        model: The contents of its file.
+        options: The ``SessionOptions`` that it will be opened with; folders and bounds of folding are taken from it.
+        name: What to call the file in a message.
+        path: Where the file lies, if others lie beside it; then ``model`` is not sent.
+        files: Those beside it that are in memory.
+        size: Bytes of all files of the model.
+
+    Raises:
+        InvalidArgumentError: it takes more than the limits allow, or ends the process.
+        UnavailableError: the process cannot be started.
+        CancelledError: the load was cancelled.
+    """
+    limits, cancelled = _bounds.get()
+    if not limits.open_seconds or is_plain(model):
+        return
+    contents = {} if path else {"": model, **(files or {})}
+    order = {
+        "path": path,
+        "contents": {one: len(content) for one, content in contents.items()},
+        "settings": {one: options.get_session_config_entry(one) for one in _SETTINGS if _has(options, one)},
+        "bytes": limits.open_bytes + _OWN * max(size, sum(map(len, contents.values()))),
+    }
+    status = _run(b"".join([json.dumps(order).encode(), b"\n", *contents.values()]), limits, cancelled, name)
+    if status == OVER:
+        raise InvalidArgumentError(
+            f"{name} takes more than {limits.open_bytes} bytes of memory to open, beside its weights: the shapes that "
+            "it computes grow from node to node, or many nodes copy a weight; simplify the graph, or raise "
+            f"{Limits.flag('open_bytes')}"
+        )
+    if status < 0:
+        raise InvalidArgumentError(f"{name} ends the process that opens it, with signal {-status}")
+    if status:
+        raise UnavailableError(f"{name} cannot be tried: the process that opens it ended with status {status}")
+
+
+def _has(options: Any, name: str) -> bool:
+    try:
+        options.get_session_config_entry(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run(sent: bytes, limits: Limits, cancelled: Callable[[], bool], name: str) -> int:
+    """The exit status of the process, below 0 for a signal."""
+    if not sys.executable:
+        raise UnavailableError(f"{name} is opened in a process first, and sys.executable names no Python interpreter")
+    inherited = {one: value for one, value in os.environ.items() if one in _INHERITED}
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a program of ours
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=inherited | mark() | {"PYTHONPATH": path},
+            cwd="/",
+            process_group=0,
+        )
+    except OSError as error:
+        raise UnavailableError(f"{name} cannot be tried: no process can be started: {error.strerror}") from error
+    with process:
+        try:
+            return _watched(process, sent, limits, cancelled, name)
+        finally:
+            process.kill()
+
+
+def _watched(
+    process: "subprocess.Popen[bytes]", sent: bytes, limits: Limits, cancelled: Callable[[], bool], name: str
+) -> int:
+    end = time.monotonic() + limits.open_seconds
+    rest: bytes | None = sent
+    while True:
+        try:
+            process.communicate(rest, timeout=_LOOK_SECONDS)
+            return process.returncode
+        except subprocess.TimeoutExpired:
+            rest = None  # The next call goes on with what this one began.
+            if cancelled():
+                raise CancelledError("the load was cancelled while the model was being opened") from None
+            if time.monotonic() > end:
+                raise InvalidArgumentError(
+                    f"{name} takes more than {limits.open_seconds} s to open; simplify the graph, or raise "
+                    f"{Limits.flag('open_seconds')}"
+                ) from None

@@ -1,0 +1,123 @@
+"""What ONNX Runtime infers and copies while it opens a file has an end, in time and in memory."""
+
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from repoagent.errors import CancelledError, InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.onnx_files import trial_opening
+from repoagent.onnx_files.shape_cost import is_plain
+from repoagent.onnx_files.trial_opening import opening_within, try_opening
+from tests.onnx_models import floats, make_model, perceptron
+
+SMALL = replace(DEFAULT_LIMITS, open_bytes=64 << 20, open_seconds=5)
+X = floats("x", shape=[1])
+Y: Any = [("y", TensorProto.FLOAT, None)]
+
+
+def node(operator: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(operator, inputs.split(), [output], **attributes)
+
+
+def numbers(name: str, values: Any) -> Any:
+    return numpy_helper.from_array(np.asarray(values, "i8"), name)
+
+
+def doubling() -> Any:
+    """A list of numbers that ONNX Runtime follows doubles with each node: 2^45 of them in 1.7 kB."""
+    nodes = [node("Concat", f"c{one} c{one}", f"c{one + 1}", axis=0) for one in range(45)]
+    return make_model([node("Shape", "x", "c0"), *nodes, node("Reshape", "x c45", "y")], X, Y)
+
+
+def gathering() -> Any:
+    """Each value has nearly twice as many dimensions as the one before."""
+    nodes = [node("Gather", f"c{one} i", f"c{one + 1}", axis=0) for one in range(3000)]
+    index = numbers("i", np.zeros((1,) * 60, "i8"))
+    return make_model([node("Identity", "x", "c0"), *nodes, node("ReduceMax", "c3000", "y", keepdims=0)], X, Y, [index])
+
+
+def many_dimensions() -> Any:
+    nodes = [node("Relu", f"r{one}", f"r{one + 1}") for one in range(2000)]
+    last = node("ReduceMax", "r2000", "y", keepdims=0)
+    return make_model([node("Reshape", "x s", "r0"), *nodes, last], X, Y, [numbers("s", [1] * 200_000)])
+
+
+def declared_dimensions() -> Any:
+    """An input is a shape of as many dimensions as the file says in four bytes."""
+    nodes = [node("Reshape", "x s", "r0"), *(node("Relu", f"r{one}", f"r{one + 1}") for one in range(2000))]
+    inputs = [*X, ("s", TensorProto.INT64, [400_000])]
+    return make_model([*nodes, node("ReduceMax", "r2000", "y", keepdims=0)], inputs, Y)
+
+
+def copies() -> Any:
+    """Four hundred nodes share a weight of 4 MB, and each gets it in the form that its kernel wants."""
+    weight = numpy_helper.from_array(np.ones((1024, 1024), "f4"), "w")
+    nodes = [node("MatMul", f"r{one} w", f"r{one + 1}") for one in range(400)]
+    inputs = floats("r0", shape=[1, 1024])
+    return make_model([*nodes, node("ReduceMax", "r400", "y", keepdims=0)], inputs, Y, [weight])
+
+
+HOSTILE = [doubling, gathering, many_dimensions, declared_dimensions, copies]
+
+
+def refusal(content: bytes, limits: Limits) -> str:
+    with opening_within(limits, lambda: False), pytest.raises(InvalidArgumentError) as refused:
+        try_opening(content, onnxruntime.SessionOptions(), "m")
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
+def test_what_takes_more_than_the_limit_is_refused_by_a_process_that_ends(make: Callable[[], Any]) -> None:
+    assert refusal(make().SerializeToString(), SMALL).startswith("m takes more than ")
+
+
+def test_time_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import signal\nsignal.pause()\n")
+    monkeypatch.setattr(trial_opening, "_PROGRAM", program)
+    assert "1 s to open" in refusal(doubling().SerializeToString(), replace(SMALL, open_seconds=1))
+
+
+def test_a_cancelled_load_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, cancelled = [], threading.Event()
+    make = subprocess.Popen
+
+    def popen(*arguments: Any, **more: Any) -> Any:
+        started.append(make(*arguments, **more))
+        cancelled.set()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with opening_within(DEFAULT_LIMITS, cancelled.is_set), pytest.raises(CancelledError):
+        try_opening(many_dimensions().SerializeToString(), onnxruntime.SessionOptions(), "m")
+    assert started[0].returncode is not None
+
+
+def test_a_file_that_ends_the_process_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setattr(trial_opening, "_PROGRAM", program)
+    with pytest.raises(InvalidArgumentError, match="ends the process that opens it, with signal 11"):
+        try_opening(doubling().SerializeToString(), onnxruntime.SessionOptions(), "m")
+
+
+def test_what_onnx_runtime_refuses_is_left_to_it() -> None:
+    for content in (b"", b"no model", perceptron().SerializeToString()[:-9]):
+        try_opening(content, onnxruntime.SessionOptions(), "m")
+
+
+def test_no_process_is_started_for_an_ordinary_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_opening, "_run", lambda *_: pytest.fail("a process"))
+    try_opening(perceptron().SerializeToString(), onnxruntime.SessionOptions(), "m")
+    assert not is_plain(doubling().SerializeToString())
+    with opening_within(Limits(open_seconds=0), lambda: False):
+        try_opening(doubling().SerializeToString(), onnxruntime.SessionOptions(), "m")
