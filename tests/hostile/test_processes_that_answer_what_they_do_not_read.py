@@ -91,9 +91,9 @@ def test_the_loop_that_sends_waits_for_nothing_and_every_request_is_answered_onc
         loop.call_soon_threadsafe(submit)
         turn.result(60)
         turns += 1
-        while not (sender.complete.wait(0.01) or child.work.takes_slowly):
+        while not (sender.complete.wait(0.01) or child.work.backlogged):
             pass
-        if child.work.takes_slowly:
+        if child.work.backlogged:
             break
     assert 10 < turns < REQUESTS
     answered: Future[str] = Future()

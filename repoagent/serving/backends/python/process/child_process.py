@@ -18,7 +18,7 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
-from repoagent.serving.backends.python.process.server_channel import PatientChannel, WorkChannel
+from repoagent.serving.backends.python.process.server_channel import ServerChannel, WorkChannel
 from repoagent.storage.secrets.environment import without_secrets
 
 __all__ = ["ChildProcess", "OutputLines", "Program"]
@@ -162,8 +162,8 @@ class ChildProcess:
             with self._progress:
                 self._progress.wait_for(lambda: self.has_handled(count))
 
-    def tell(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
-        """Send something over the side channel; never waits. A child that has gone is told nothing.
+    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+        """Send something over the side channel; never waits. Nothing is sent to a child that has gone.
 
         Raises:
             OSError: ``payload`` cannot be handed over.
@@ -177,10 +177,6 @@ class ChildProcess:
                 raise
             logger.error("%s cannot be given an answer and is killed: %s", self._label, error)
             self.kill()
-
-    def ask_back(self, number: int) -> None:
-        """Ask the child to give back what it has not begun, up to the request of that ``number``."""
-        self.tell(Kind.RETURN, number)
 
     def kill(self) -> None:
         """End the process, and those that it started and that are still in its group."""
@@ -197,7 +193,7 @@ class ChildProcess:
         timer.daemon = True
         timer.start()
         try:
-            self.work.exchange(Kind.FINALIZE, None)
+            self.work.call(Kind.FINALIZE, None)
         except (PeerGoneError, ProtocolError, OSError):
             self.kill()
         finally:
@@ -260,9 +256,8 @@ class ChildProcess:
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
         longest = self._limits.python_message_bytes
-        channel = PatientChannel(work[0], self.arena, self.mapping, longest_received=longest)
-        self.work = WorkChannel(channel, self.name, self.exited, self.ask_back)
-        self.side = PatientChannel(
+        self.work = WorkChannel(work[0], self.arena, self.mapping, self.name, self.exited, longest_received=longest)
+        self.side = ServerChannel(
             side[0],
             self.arena,
             self.mapping,

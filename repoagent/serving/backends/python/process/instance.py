@@ -2,25 +2,20 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
-from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
+from repoagent.serving.backends.python.process.channel import Kind, PeerGoneError, UndeliveredError
 from repoagent.serving.backends.python.process.child_process import ChildProcess
-from repoagent.serving.backends.python.process.loop_port import LoopPort
+from repoagent.serving.backends.python.process.exchange import Exchange, LoopReceiver
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.open_requests import (
     Executed,
     OpenRequests,
-    Outstanding,
     RequestsAhead,
     Returned,
-    UnsentAnswer,
     WorkItem,
-    is_last,
 )
-from repoagent.serving.backends.python.process.server_channel import AskBack, Listener
 from repoagent.serving.backends.python.process.supervisor import ProcessSpec, Supervisor
 from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.loop_reader import LoopReader
@@ -30,8 +25,6 @@ __all__ = ["ProcessInstance"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS: Final = 0.01
-"""How long a process may be silent before what was sent ahead is asked back."""
 _FOR_THREADS: Final = 64
 """How many items a thread does after one that a loop could not bring to its end: those that follow are like it."""
 _SETTLING_SECONDS: Final = 1.0
@@ -52,7 +45,7 @@ class ProcessInstance(BackendInstance):
         self._name = name
         self.open_requests: Final = OpenRequests(name, spec.model_version)
         self._requests_ahead = RequestsAhead(spec.ahead)
-        self._ports: dict[LoopReader, LoopPort] = {}
+        self._receivers: dict[LoopReader, LoopReceiver] = {}
         self._for_threads = 0
         """How many items threads do before loops may again."""
         self._supervisor = Supervisor(spec, name, arguments, self.open_requests)
@@ -88,11 +81,11 @@ class ProcessInstance(BackendInstance):
         return self._supervisor.child is not None and not self._spec.decoupled and not self._for_threads
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
-        """Hand the batch to the process. Whatever happens to it, every request is answered."""
+        """Send the batch to the process. Whatever happens to it, every request is answered."""
         self._perform(WorkItem([requests], self.open_requests.numbers, lambda *_: None, None))
 
     def execute_each(self, requests: Sequence[InferRequest], executed: Executed, returned: Returned) -> None:
-        """Hand them to the process at once, which executes one after the other.
+        """Send them to the process at once, which executes one after the other.
 
         Each is answered, or comes back: if the one before takes long, or the process ends before it begins.
         """
@@ -112,100 +105,79 @@ class ProcessInstance(BackendInstance):
             return False
         item = WorkItem([(request,) for request in requests], self.open_requests.numbers, executed, returned)
         item.over = over
-        begun = False
+        exchange = self._exchange(item, child)
         self.open_requests.admit(item)
         try:
             item.write()
-            begun = child.work.begin(Kind.EXECUTE, item.body, item.packer)
+            exchange.begin(wait=False)
         except (RepoAgentError, TypeError, ValueError, OSError, PeerGoneError):
-            pass  # Who waits for it finds the same, and deals with it.
+            pass  # Whoever waits for it finds the same, and deals with it.
         finally:
-            if not begun:
+            if not exchange.begun:
                 self.open_requests.withdraw(item)
-        if begun:
-            self._port(reader).begin(child, item)
-        return begun
+        if exchange.begun:
+            self._receiver(reader).start(exchange)
+        return exchange.begun
 
-    def _port(self, reader: LoopReader) -> LoopPort:
-        port = self._ports.get(reader)
-        if port is None:
-            port = self._ports[reader] = LoopPort(reader, self, lambda: self._ports.pop(reader, None))
-        return port
+    def _receiver(self, reader: LoopReader) -> LoopReceiver:
+        receiver = self._receivers.get(reader)
+        if receiver is None:
+            receiver = LoopReceiver(reader, self, lambda: self._receivers.pop(reader, None))
+            self._receivers[reader] = receiver
+        return receiver
+
+    def _exchange(self, item: WorkItem, child: ChildProcess) -> Exchange:
+        return Exchange(item, child, self.open_requests, self._requests_ahead)
 
     def _perform(self, item: WorkItem) -> None:
+        """Have a process execute ``item``, on this thread."""
         if self._for_threads:
             self._for_threads -= 1
         self.open_requests.admit(item)
+        failure = self._completed(item, None)
+        if failure is not None:
+            raise failure
+
+    def complete(self, exchange: Exchange) -> None:
+        """Complete what a loop began, on a thread of its own: whatever is out of the ordinary takes time."""
+        self._for_threads = _FOR_THREADS
+        item = exchange.item
+        item.over(self._completed(item, exchange))
+
+    def _completed(self, item: WorkItem, exchange: Exchange | None) -> Exception | None:
+        """Have ``item`` executed, by ``exchange`` if a loop began that; returns why nothing was done of it, if it does
+        not come back."""
         try:
-            item.write()
-            child = self._exchange(item)
+            if exchange is None:
+                item.write()
+            while exchange is None or not self._reached(exchange):
+                gone = None if exchange is None else exchange.child
+                exchange = self._exchange(item, self._supervisor.usable(gone))
         except BaseException as error:
-            if not self._gave_back(item, error):
-                raise
-            return
+            self.open_requests.withdraw(item)
+            if item.outstanding.divisible and isinstance(error, RepoAgentError | TypeError | ValueError):
+                item.outstanding.give_all_back()  # By itself, each finds out whether it was the reason.
+                return None
+            if isinstance(error, Exception):
+                return error
+            raise
         self.open_requests.free()
-        self.settle(item, child)
+        exchange.settle()
+        return None
 
-    def _gave_back(self, item: WorkItem, error: BaseException) -> bool:
-        """Nothing was done of it, because of ``error``: by itself, each finds out whether it was the reason."""
-        self.open_requests.withdraw(item)
-        gives = item.outstanding.divisible and isinstance(error, RepoAgentError | TypeError | ValueError)
-        if gives:
-            item.outstanding.give_all_back()
-        return gives
-
-    def _exchange(self, item: WorkItem) -> ChildProcess:
-        """Have some process do it; returns the one that did, or broke down over it."""
-        child: ChildProcess | None = None
-        while True:
-            child = self._supervisor.usable(child)
-            if self._has_done(item, child, partial(child.work.exchange, Kind.EXECUTE, item.body, item.packer)):
-                return child
-
-    def _has_done(self, item: WorkItem, child: ChildProcess, talk: Callable[[Listener], Message]) -> bool:
-        """Have it done by ``talk``; False if nothing of it has reached the process."""
-        outstanding = item.outstanding
-        hear = partial(self._hear, child, outstanding)
-        ask_back = AskBack(_PATIENCE_SECONDS, outstanding.numbers[-1]) if outstanding.divisible else None
+    def _reached(self, exchange: Exchange) -> bool:
+        """Complete ``exchange``; False if the process had ended before it got anything of it."""
+        numbers = exchange.item.outstanding.numbers
         try:
-            hear(talk(Listener(is_last, hear, ask_back)))
-            if not outstanding.over:
-                raise ProtocolError("it ends without having executed all that it was given")
+            exchange.complete()
         except UndeliveredError:
             return False  # It ended while it had nothing to do; the next one will do it.
         except (PeerGoneError, ProtocolError) as error:
-            self._broken(child, outstanding, error)
+            self._broken(exchange, error)
         except OSError as error:
-            self.open_requests.fail(
-                outstanding.numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}")
-            )
+            failure = InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}")
+            self.open_requests.fail(numbers, failure)
         return True
-
-    def conclude(self, item: WorkItem, child: ChildProcess, first: Message | None, fault: ProtocolError | None) -> None:
-        """Bring what a loop began to its end, on a thread of its own: whatever is out of the ordinary takes time."""
-
-        def talk(listener: Listener) -> Message:
-            if fault is not None:
-                child.work.over()
-                raise fault
-            return child.work.go_on(first, listener)
-
-        self._for_threads = _FOR_THREADS
-        failure: Exception | None = None
-        try:
-            if not self._has_done(item, child, talk):
-                child = self._exchange(item)
-        except Exception as error:
-            failure = None if self._gave_back(item, error) else error
-        else:
-            self.open_requests.free()
-            self.settle(item, child)
-        item.over(failure)
-
-    def settle(self, item: WorkItem, child: ChildProcess) -> None:
-        """It is done. If the process ends later, that fails what it has not answered."""
-        if child.exited.is_set():
-            self.open_requests.fail_unhealthy(item.outstanding.numbers)
 
     def is_ready(self) -> bool:
         """What the model's ``is_ready`` returns; waits for it as long as the process is there.
@@ -220,49 +192,16 @@ class ProcessInstance(BackendInstance):
         if child is None:
             self.open_requests.drop_question(number)
             raise UnavailableError(f"Stub process '{self._name}' is not healthy")
-        child.tell(Kind.READY, number)
+        child.send(Kind.READY, number)
         return answer.result()
 
     def close(self) -> None:
         """Finalize the model and end the process; one that does not end in time is killed."""
         self._supervisor.close()
 
-    def _hear(self, child: ChildProcess, outstanding: Outstanding, message: Message) -> None:
-        """Pass on what the process has done of ``outstanding``."""
-        answers: list[UnsentAnswer] = []
-        try:
-            self.hear(child, outstanding, message, answers)
-        finally:
-            for answer in answers:
-                answer.send()
-
-    def hear(
-        self, child: ChildProcess, outstanding: Outstanding, message: Message, answers: list[UnsentAnswer]
-    ) -> None:
-        """See :class:`Hearing`."""
-        if message.kind != Kind.DONE:
-            raise ProtocolError(f"a message of kind {message.kind} answers a batch")
-        try:
-            count, bodies, times, last = message.body
-            if type(count) is not int:
-                raise TypeError("a count is a whole number")
-            if last is False and not times:
-                raise ProtocolError("it answers before it has executed anything")
-            child.wait_handled(count)
-            for number, begin, end in times:
-                outstanding.note(number, begin, end)
-                self._requests_ahead.note(end - begin)
-            for body in bodies:
-                answer = self.open_requests.answer(body, message)
-                if answer is not None:
-                    answers.append(answer)
-        except ProtocolError:
-            raise
-        except Exception as error:  # There is no end of what can be wrong, and none of it may end the caller.
-            raise ProtocolError(f"an answer cannot be read: {type(error).__name__}: {error}") from error
-
-    def _broken(self, child: ChildProcess, outstanding: Outstanding, error: Exception) -> None:
+    def _broken(self, exchange: Exchange, error: Exception) -> None:
         """The process has ended, or must."""
+        child, outstanding = exchange.child, exchange.item.outstanding
         child.kill()
         child.exited.wait()
         unbegun = self.open_requests.unanswered(outstanding.unbegun(child.begun))
@@ -271,4 +210,4 @@ class ProcessInstance(BackendInstance):
             self.open_requests.take_back(unbegun)
         if isinstance(error, ProtocolError):
             logger.error("the process of model instance '%s' was killed: %s", self._name, error)
-        self._supervisor.settle(child, _SETTLING_SECONDS)
+        self._supervisor.wait_for_another(child, _SETTLING_SECONDS)

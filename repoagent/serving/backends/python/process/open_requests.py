@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
-from repoagent.serving.backends.python.process.channel import Kind, Message
+from repoagent.serving.backends.python.process.channel import Message
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body, response_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -21,7 +21,6 @@ __all__ = [
     "Returned",
     "UnsentAnswer",
     "WorkItem",
-    "is_last",
 ]
 
 
@@ -161,12 +160,6 @@ class UnsentAnswer(NamedTuple):
     def send(self) -> None:
         self.request.rescheduled = self.final == RESCHEDULED
         self.request.send(self.response, bool(self.final))
-
-
-def is_last(message: Message) -> bool:
-    """Whether the process has done all that it was given; what makes no sense is the end, too."""
-    body = message.body
-    return message.kind != Kind.DONE or not (isinstance(body, list) and len(body) == 4 and body[3] is False)
 
 
 def _nothing(_: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""A channel whose sender waits for nobody."""
+"""The server's side of a process's two channels: sending waits for nobody, and work goes one exchange at a time."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from repoagent.serving.backends.python.process.channel import (
     Channel,
@@ -19,31 +19,12 @@ from repoagent.serving.backends.python.process.channel import (
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 from repoagent.serving.backends.python.process.packets import DONT_WAIT, send_packet
 
-__all__ = ["AskBack", "Listener", "PatientChannel", "WorkChannel"]
+__all__ = ["ServerChannel", "WorkChannel"]
+
+_ENTRY_BYTES: Final = 256
 
 
-class AskBack(NamedTuple):
-    """After how much silence what was sent ahead is asked back, and the number of its last request."""
-
-    seconds: float
-    number: int
-
-
-class Listener(NamedTuple):
-    """How the answers of one exchange are taken."""
-
-    ends: Callable[[Message], bool]
-    """Whether an answer is the last one."""
-    heard: Callable[[Message], None]
-    """Called with each answer but the last one."""
-    ask_back: AskBack | None
-    """When the child is asked, once, to give back what it has not begun."""
-
-
-_ONE_ANSWER: Final = Listener(lambda _: True, lambda _: None, None)
-
-
-class PatientChannel(Channel):
+class ServerChannel(Channel):
     """A channel whose ``send`` never waits for the other side: what does not fit is sent by :meth:`flush`.
 
     ``on_backlog`` is called when there is something to flush, ``on_overflow`` once, when that is more than
@@ -125,6 +106,82 @@ class PatientChannel(Channel):
         self._on_backlog()
 
 
+class WorkChannel(ServerChannel):
+    """The channel for work. An exchange is one message to the process, and the answers to it; there is one at a time.
+
+    Any thread or event loop may begin one. Whoever did receives the answers, or has another thread do that; then the
+    exchange is ended. ``exited`` is set when the process has ended.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        mapping: Mapping,
+        name: str,
+        exited: threading.Event,
+        *,
+        longest_received: int,
+    ) -> None:
+        super().__init__(sock, arena, mapping, longest_received=longest_received)
+        self._name = name
+        self._exited = exited
+        self._exchange = threading.Lock()
+
+    def begin(self, kind: Kind, body: Any, payload: Payload | None = None, *, wait: bool = True) -> bool:
+        """Send a message. The caller has the answers received with :meth:`answer`, and calls :meth:`end` then.
+
+        Returns False while there is another exchange, without ``wait``. If this raises, there is nothing to end.
+
+        Raises:
+            UndeliveredError: the process had ended before.
+            OSError: there is no memory for the tensors.
+        """
+        if not self._exchange.acquire(blocking=wait):
+            return False
+        try:
+            if self._exited.is_set():
+                raise UndeliveredError(self._name)
+            self.send(kind, body, payload)
+        except BaseException:
+            self._exchange.release()
+            raise
+        return True
+
+    def answer(self, *, wait: bool) -> Message:
+        """The next answer.
+
+        Raises:
+            PeerGoneError: the process has ended.
+            ProtocolError: the answer makes no sense.
+            BlockingIOError: there is none yet, without ``wait``.
+            LongMessageError: it takes a while to read, without ``wait``; it is still the next one.
+        """
+        if wait:
+            self.flush(wait=True)
+        message = self.receive(0 if wait else DONT_WAIT, brief=not wait)
+        if message is None:
+            raise PeerGoneError(self._name)
+        return message
+
+    def end(self) -> None:
+        """The exchange has ended; the next one may begin."""
+        self._exchange.release()
+
+    def call(self, kind: Kind, body: Any) -> Message:
+        """Send a message that has one answer, and return that. Raises as :meth:`begin` and :meth:`answer` do."""
+        self.begin(kind, body)
+        try:
+            return self.answer(wait=True)
+        finally:
+            self.end()
+
+    def close(self) -> None:
+        """Close the channel once nobody waits for an answer any more."""
+        with self._exchange:
+            super().close()
+
+
 def _cost(data: bytes) -> int:
     """How much memory a packet that waits takes, about."""
     return len(data) + _ENTRY_BYTES
@@ -148,116 +205,3 @@ def _copies(descriptors: Sequence[int]) -> list[int]:
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-class WorkChannel:
-    """One side of the channel: any thread may begin an exchange, and only one is under way."""
-
-    def __init__(
-        self, channel: PatientChannel, name: str, exited: threading.Event, ask_back: Callable[[int], None]
-    ) -> None:
-        self._channel: Final = channel
-        self._name = name
-        self._exited = exited
-        self._ask_back = ask_back
-        self._exchange = threading.Lock()
-
-    def exchange(
-        self, kind: Kind, body: Any, payload: Payload | None = None, listener: Listener = _ONE_ANSWER
-    ) -> Message:
-        """Give the child something to do, and return the last answer.
-
-        Raises:
-            UndeliveredError: the process had ended before.
-            PeerGoneError: it has ended since.
-            ProtocolError: it talks nonsense.
-            OSError: there is no memory for the tensors.
-        """
-        with self._exchange:
-            if self._exited.is_set():
-                raise UndeliveredError(self._name)
-            self._channel.send(kind, body, payload)
-            return self._listen(None, listener)
-
-    def begin(self, kind: Kind, body: Any, payload: Payload | None) -> bool:
-        """Give the child something to do, without waiting for anything; False if it does something else, or has ended.
-
-        Else the caller takes the answers with :meth:`answer`, and calls :meth:`over` or :meth:`go_on` in the end.
-        Raises as :meth:`exchange` does.
-        """
-        if not self._exchange.acquire(blocking=False):
-            return False
-        begun = False
-        try:
-            if not self._exited.is_set():
-                self._channel.send(kind, body, payload)
-                begun = True
-        finally:
-            if not begun:
-                self._exchange.release()
-        return begun
-
-    @property
-    def fd(self) -> int:
-        """Readable when there is an answer. Valid during an exchange."""
-        return self._channel.fileno()
-
-    @property
-    def takes_slowly(self) -> bool:
-        """Whether something of what was begun has not been sent, for want of room."""
-        return self._channel.backlogged
-
-    @property
-    def sent(self) -> int:
-        """How many messages have been sent."""
-        return self._channel.sent
-
-    def answer(self) -> Message | None:
-        """The next answer, or None if none will come; waits for nothing.
-
-        Raises:
-            BlockingIOError: there is none yet.
-            LongMessageError: it takes a while to read.
-            ProtocolError: it makes no sense.
-        """
-        return self._channel.receive(socket.MSG_DONTWAIT, brief=True)
-
-    def over(self) -> None:
-        """The exchange that was begun has ended."""
-        self._exchange.release()
-
-    def go_on(self, first: Message | None, listener: Listener) -> Message:
-        """Bring the exchange that was begun to its end, as :meth:`exchange` does. ``first`` has been received."""
-        try:
-            return self._listen(first, listener)
-        finally:
-            self._exchange.release()
-
-    def _listen(self, first: Message | None, listener: Listener) -> Message:
-        ends, heard, ask_back = listener
-        self._channel.flush(wait=True)
-        message = first
-        while True:
-            if message is None:
-                if ask_back is not None and not self._channel.wait(ask_back.seconds):
-                    self._ask_back(ask_back.number)
-                    ask_back = None
-                message = self._channel.receive()
-            if message is None:
-                raise PeerGoneError(self._name)
-            if ends(message):
-                return message
-            heard(message)
-            message = None
-
-    def shutdown(self) -> None:
-        """The process has ended: wake whoever waits for an answer."""
-        self._channel.shutdown()
-
-    def close(self) -> None:
-        """Close the channel once nobody waits for an answer any more."""
-        with self._exchange:
-            self._channel.close()
-
-
-_ENTRY_BYTES: Final = 256

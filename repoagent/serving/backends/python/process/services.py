@@ -227,7 +227,7 @@ class Services:
         try:
             self._errands.run(partial(self._answer, child, number, work))
         except UnavailableError as error:
-            child.tell(Kind.ANSWER, [number, None, error_body(error)])
+            child.send(Kind.ANSWER, [number, None, error_body(error)])
 
     def _load(self, message: Message) -> Callable[[], None]:
         name, config, tensors = message.body[2]
@@ -245,9 +245,9 @@ class Services:
         except Exception as error:
             answer = [number, None, error_body(as_repoagent_error(error, self._model_name))]
         try:
-            child.tell(Kind.ANSWER, answer)
+            child.send(Kind.ANSWER, answer)
         except OSError as error:  # It is long, and the process holds all the memory that it may.
-            child.tell(Kind.ANSWER, [number, None, error_body(InternalError(f"the answer cannot be sent: {error}"))])
+            child.send(Kind.ANSWER, [number, None, error_body(InternalError(f"the answer cannot be sent: {error}"))])
 
     def _quick(self, question: str, arguments: list[Any]) -> Any:
         if question == "heard":
@@ -288,11 +288,11 @@ class _CallSender:
             self._done()
         packer = Packer()
         try:
-            self._child.tell(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
+            self._child.send(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
         except (RepoAgentError, OSError) as error:
             failure = InternalError(f"the answer of model '{self._request.model_name}' cannot be handed over: {error}")
             body = response_body(self._number, InferResponse("", "", error=failure), final, Packer())
-            self._child.tell(Kind.CALL_RESPONSE, body)
+            self._child.send(Kind.CALL_RESPONSE, body)
 
 
 _LONGEST_LABELS: Final = 8192

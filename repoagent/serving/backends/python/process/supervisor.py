@@ -77,7 +77,7 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     """
     place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
-        answer = child.work.exchange(kind, body)
+        answer = child.work.call(kind, body)
     except PeerGoneError as error:
         _end(child)
         raise InternalError(place + child.post_mortem()) from error
@@ -211,7 +211,7 @@ class Supervisor:
             assert self.child is not None
             return self.child
 
-    def settle(self, gone: ChildProcess, seconds: float) -> None:
+    def wait_for_another(self, gone: ChildProcess, seconds: float) -> None:
         """Wait up to ``seconds`` for another process than ``gone``, or until none will come."""
         with self._state:
             self._await_child(gone, seconds)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from repoagent.serving.backends.python.process import instance, loop_port
+from repoagent.serving.backends.python.process import exchange
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
@@ -200,8 +200,7 @@ def serve_steadily(serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatc
     """As ``serve``, but no execution counts as slow, and no silence as long, however busy this machine is."""
 
     def start(more: str = "", **settings: str) -> Serving:
-        for module in (instance, loop_port):
-            monkeypatch.setattr(module, "_PATIENCE_SECONDS", 3600)
+        monkeypatch.setattr(exchange, "_PATIENCE_SECONDS", 3600)
         serving = serve(more, **settings)
         for one in serving.instances:
             monkeypatch.setattr(one._inner._requests_ahead, "note", lambda _: None)

@@ -22,7 +22,7 @@ from repoagent.serving.backends.python.process.codec import (
     tensors_of,
 )
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, ProtocolError
-from repoagent.serving.backends.python.process.server_channel import PatientChannel
+from repoagent.serving.backends.python.process.server_channel import ServerChannel
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 
@@ -34,7 +34,7 @@ class End:
         self.mapping = Mapping()
         self.backlogs = 0
         self.channel: Any = (
-            PatientChannel(sock, self.arena, self.mapping, on_backlog=self._count)
+            ServerChannel(sock, self.arena, self.mapping, on_backlog=self._count)
             if patient
             else Channel(sock, self.arena, self.mapping)
         )

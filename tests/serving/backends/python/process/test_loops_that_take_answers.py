@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.backends.python.process import loop_port
+from repoagent.serving.backends.python.process import exchange
 from repoagent.serving.backends.python.process.channel import Kind
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
@@ -66,12 +66,12 @@ def stopped(serving: Serving) -> Iterator[None]:
 def asked_back_before_sent(serving: Serving) -> None:
     """What the process is given from now on is asked back just before it is sent, and the question is heard first."""
     instance = serving.instances[0]._inner
-    channel = instance.child.work._channel
+    channel = instance.child.work
     send = channel.send
 
     def overtaken(kind: Kind, body: Any, payload: Any = None) -> None:
         if kind == Kind.EXECUTE:
-            instance.child.tell(Kind.RETURN, body[1][-1][-1][0])
+            instance.child.send(Kind.RETURN, body[1][-1][-1][0])
             with pytest.raises(InternalError, match="is_ready"):  # It answers a question behind that; it has none.
                 instance.is_ready()
         send(kind, body, payload)
@@ -158,7 +158,7 @@ def test_what_was_sent_behind_a_slow_one_comes_back(serve: Serve, new_loop: NewL
 def test_what_arrives_after_it_was_asked_back_comes_back(
     serve: Serve, new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_port, "_PATIENCE_SECONDS", 3600)  # The only question is the one that comes too early.
+    monkeypatch.setattr(exchange, "_PATIENCE_SECONDS", 3600)  # The only question is the one that comes too early.
     serving, loop = serve(), new_loop()
     with stopped(serving):
         _, first = ask(serving, loop, 10.0)
