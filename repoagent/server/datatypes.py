@@ -66,7 +66,7 @@ def lookup(table: Mapping[Key, Value], key: Key, source: str, target: str) -> Va
     """``table[key]``.
 
     Raises:
-        InvalidArgumentError: it is not in there; ``source`` and ``target`` say what was to be converted into what.
+        InvalidArgumentError: it is not in there; ``source`` and ``target`` name what was to be converted into what.
     """
     try:
         return table[key]

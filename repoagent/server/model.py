@@ -186,7 +186,7 @@ class Model:
         try:
             response = self._server.core.infer(prepared)
         except RepoAgentError as error:
-            raise error.with_traceback(None) from None  # The frames of the server tell the caller nothing.
+            raise error.with_traceback(None) from None  # The server's frames are of no use to the caller.
         return {name: tensor.array for name, tensor in response.outputs.items()}
 
     # -- questions ------------------------------------------------------------------------------------------------

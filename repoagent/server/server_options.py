@@ -208,7 +208,7 @@ class Options:
     allow_swap: bool = field(default=False, kw_only=True)
     """Let confidential plaintext lie in memory although the machine may swap it to disk."""
     agent_policy: str | None = field(default=None, kw_only=True)
-    """The operator's policy file: what every model is held to, whatever its own configuration says."""
+    """The operator's policy file: what every model is held to, whatever its own configuration has."""
     allow_exec_keys: bool = field(default=False, kw_only=True)
     """Let ``exec:`` key references of models run programs as the server."""
     limits: Limits = field(default=DEFAULT_LIMITS, kw_only=True)

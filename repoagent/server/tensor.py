@@ -147,7 +147,7 @@ class Tensor:
         """The elements as an object array of ``bytes``.
 
         Raises:
-            InvalidArgumentError: the tensor is not BYTES, or its memory is not what its shape says.
+            InvalidArgumentError: the tensor is not BYTES, or its memory does not fit its shape.
         """
         if self.data_type is not DataType.BYTES:
             raise InvalidArgumentError(f"Tensor has data type {self.data_type} not {DataType.BYTES}")
@@ -209,7 +209,7 @@ def to_core(tensor: Tensor) -> CoreTensor:
     """The tensor as the serving core takes it, over the same memory except for BYTES.
 
     Raises:
-        InvalidArgumentError: its memory is not what its shape and type say.
+        InvalidArgumentError: its memory does not fit its shape and type.
         UnsupportedError: it lies on a GPU.
     """
     host = tensor.to_host()

@@ -80,7 +80,7 @@ class ServingCore:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> list[str]:
-        """Load what the control mode says and return the names of the models that failed.
+        """Load what the control mode selects and return the names of the models that failed.
 
         Raises:
             InternalError: a model failed and ``exit_on_error`` is set; everything has been unloaded again.
@@ -207,14 +207,14 @@ class ServingCore:
 
         Args:
             name: Name of the model.
-            unload_dependents: Also unload the models that it pulled in: the members of an ensemble that no one asked
+            unload_dependents: Also unload the models that it pulled in: the members of an ensemble that nothing asked
                 for by name and that no other ensemble calls.
             wait: Return when it is gone; else when no new request reaches it, as Triton does.
             version: Unload only this one, and no agent is called: what the agents made belongs to all versions. The
                 last version takes the model with it.
 
         Raises:
-            UnavailableError: the control mode is not EXPLICIT, the server is not ready, or someone leases the model
+            UnavailableError: the control mode is not EXPLICIT, the server is not ready, or the model is leased
                 or an ensemble that calls it.
         """
         with self._refusals("unload", name):
@@ -245,14 +245,14 @@ class ServingCore:
             raise
 
     def _unload_for_agent(self, name: str, reason: str) -> None:
-        """An agent asks for its model to go (a licence has ended): in every control mode, and the index says why.
+        """An agent asks for its model to go (a licence has ended): in every control mode, and the index states why.
 
         Also while the server starts: the agent asks once. While it stops, everything goes anyway.
         """
         if self._life.state not in (ServerState.STARTING, ServerState.READY):
             return
         with acting_as(Actor("agent")):
-            # Which of several namesakes it is the agent cannot say: what must not be used goes in any case.
+            # Which of several namesakes it is the agent does not know: what must not be used goes in any case.
             for slot in self._table.named(name):
                 self._unloader.unload_for_good(slot.name, f"unloaded, as its agent asked: {reason}")
 

@@ -25,16 +25,16 @@ class ControlMode(enum.Enum):
     POLL = "poll"
     """All models of the repositories; changes are noticed and followed."""
     EXPLICIT = "explicit"
-    """What ``startup_models`` and calls of ``load`` and ``unload`` say."""
+    """What ``startup_models`` and calls of ``load`` and ``unload`` name."""
 
 
 class RateLimitMode(enum.Enum):
     """Whether executions wait for resources; the values are those of ``--rate-limit``."""
 
     OFF = "off"
-    """What instance groups say in ``rate_limiter`` means nothing."""
+    """``rate_limiter`` of instance groups has no effect."""
     EXECUTION_COUNT = "execution_count"
-    """Who has had the fewest executions, by its priority, is the next."""
+    """The instance with the fewest executions, by its priority, is next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class CoreOptions(LoaderOptions):
     startup_models: tuple[str, ...] = ()
     """EXPLICIT only: models to load at the start; ``"*"`` means all."""
     strict_model_config: bool = False
-    """True: a configuration must say everything; nothing is completed from the model's files."""
+    """True: a configuration must be complete; nothing is filled in from the model's files."""
     exit_on_error: bool = True
     """Whether ``start`` fails when a model does."""
     strict_readiness: bool = True
@@ -73,7 +73,7 @@ class CoreOptions(LoaderOptions):
     trace: TraceSettings = field(default_factory=TraceSettings)
     """Which requests are traced into which file; none by default."""
     cache_config: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """The response cache: ``{"local": {"size": BYTES}}``; none by default. Models take part that say so."""
+    """The response cache: ``{"local": {"size": BYTES}}``; none by default. Models enable it themselves."""
     rate_limit: RateLimitMode = RateLimitMode.OFF
     rate_limit_resources: tuple[RateLimiterResource, ...] = ()
     """How much there is of the resources that instance groups name; none: as much as the neediest instance needs."""

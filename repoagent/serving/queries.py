@@ -65,7 +65,7 @@ class CoreQueries:
         return {"name": self._server_id, "version": repoagent.__version__, "extensions": list(EXTENSIONS)}
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether that model and version is loaded, can answer and, if its own code is to be asked, says so.
+        """Whether that model and version is loaded, can answer and, if it has code for that, states that it is ready.
 
         That takes its time where :meth:`asks_model`.
         """
@@ -73,7 +73,7 @@ class CoreQueries:
             served = self._table.find(name, version)
         except RepoAgentError:
             return False
-        return served.ready and served.says_ready()
+        return served.ready and served.check_ready()
 
     def asks_model(self, name: str, version: str = "") -> bool:
         """Whether :meth:`model_ready` runs code of that model."""
@@ -194,7 +194,7 @@ class CoreQueries:
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """``POST v2/repository/index``: every model of the repositories, and every other one that is not unloaded.
 
-        While a repository cannot be listed, those of its models that are not loaded say so.
+        While a repository cannot be listed, those of its models that are not loaded are shown with that.
         """
         slots = {slot.name: slot for slot in self._table.slots()}
         listed = {} if ready_only else self._repositories.listing()
@@ -204,8 +204,8 @@ class CoreQueries:
                 continue
             reason = listed.get(name, "")
             # Why the next load fails is more to know of a model than that it was unloaded.
-            told = name in slots and not (reason and _unloaded(slots[name]))
-            known = _slot_entries(slots[name], ready_only) if told else []
+            shown = name in slots and not (reason and _unloaded(slots[name]))
+            known = _slot_entries(slots[name], ready_only) if shown else []
             entries += known or ([] if ready_only else [_listed_entry(name, reason)])
         return entries
 
@@ -216,7 +216,7 @@ def _listed_entry(model: ModelId, reason: str) -> dict[str, str]:
 
 
 def _unloaded(slot: ModelSlot) -> bool:
-    """Whether all that there is to say of a model is that it was unloaded."""
+    """Whether nothing else is known of a model but that it was unloaded."""
     return all(
         status.state is ModelState.UNAVAILABLE and status.reason.startswith(UNLOADED) for _, status in slot.statuses()
     )

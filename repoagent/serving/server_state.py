@@ -43,7 +43,7 @@ class ServerLife:
             self.state = state
 
     def begin_exit(self) -> bool:
-        """Go on to EXITING from wherever it is; False if someone has done so before."""
+        """Go on to EXITING from wherever it is; False if that was done before."""
         with self._lock:
             if self.state in (ServerState.EXITING, ServerState.STOPPED, ServerState.LEFT_BEHIND):
                 return False

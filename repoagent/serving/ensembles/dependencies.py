@@ -1,4 +1,4 @@
-"""Who needs whom: ensembles and the models that they call."""
+"""Which models ensembles call, and which of them need which."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ class Dependencies:
 
     @property
     def any(self) -> bool:
-        """Whether there ever was an ensemble: where there was none, no one need be asked for his users."""
+        """Whether there ever was an ensemble: where there was none, no model has users."""
         return bool(self._ensembles)
 
     def loaded(self) -> dict[str, frozenset[str]]:
@@ -62,13 +62,13 @@ class Dependencies:
     def orphan(self, ensemble: str, members: frozenset[str], *, explicit: bool) -> None:
         """Note that ``ensemble`` had to go because of its members, and that it is to come back with them.
 
-        ``explicit``: someone had asked for it by name.
+        ``explicit``: it was asked for by name.
         """
         with self._lock:
             self._orphans[ensemble] = (members, explicit)
 
     def adopt(self, ensemble: str) -> None:
-        """It is there again, or someone does not want it any more."""
+        """It is there again, or it is not wanted any more."""
         with self._lock:
             self._orphans.pop(ensemble, None)
 

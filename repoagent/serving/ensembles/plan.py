@@ -149,7 +149,7 @@ class EnsemblePlan:
 
     @classmethod
     def of(cls, config: "ModelConfig", decoupled: Sequence[bool], fits: Fits | None = None) -> "EnsemblePlan":
-        """Compile a checked configuration; ``decoupled`` says of each step whether its member is.
+        """Compile a checked configuration; ``decoupled`` states for each step whether its member is.
 
         ``fits``: None where all models batch, or none does.
 

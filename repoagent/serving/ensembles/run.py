@@ -1,7 +1,7 @@
 """One request on its way through an ensemble.
 
 Everything that happens to it (an answer of a member, the end of a member's answers) is an event. Events are put into a
-line, and whichever thread finds no one working on the line works it off: so no thread waits for a step, no lock is
+line, and whichever thread finds none working on the queue works it off: so no thread waits for a step, no lock is
 held while a member runs, and members that answer at once do not nest in each other's stack frames.
 """
 
@@ -111,11 +111,11 @@ class EnsembleRun:
         self._events: deque[_Event] = deque()
         self._working = False
         self._worker = 0
-        """The thread that works off the line, if any does."""
+        """The thread that works off the queue, if any does."""
         self._in_line = 0
         """How many requests to members stand in line for a place."""
         self._calm = threading.Condition(self._lock)
-        # What follows is touched only by the thread that works off the line.
+        # What follows is touched only by the thread that works off the queue.
         self._in_flight: dict[StepRequest, None] = {}
         self._error: RepoAgentError | None = None
         self._incomplete = 0

@@ -48,7 +48,7 @@ class SequenceMarks:
         return SequenceMarks(number, _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end"))
 
     def parameters(self) -> dict[str, ParameterValue]:
-        """What an ensemble's answer says of them."""
+        """These in the form of an ensemble's response."""
         number = self.correlation_id
         if isinstance(number, int):
             number = (number + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT  # Parameters are signed, IDs are not.

@@ -48,7 +48,7 @@ class Capability(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """One execution instance of a model, as its instance groups say."""
+    """One execution instance of a model, as its instance groups define it."""
 
     name: str
     kind: str
@@ -201,10 +201,10 @@ class BackendModel:
 
     @property
     def asks(self) -> bool:
-        """Whether :meth:`says_ready` calls code of the model's own, which may take its time."""
+        """Whether :meth:`check_ready` calls code of the model's own, which may take its time."""
         return False
 
-    def says_ready(self) -> bool:
+    def check_ready(self) -> bool:
         """What that code returns."""
         return True
 

@@ -21,7 +21,7 @@ _PATIENCE_NS: Final = 1_000_000
 
 
 class _Waiter(Generic[T]):
-    """A thread in the line. Its mail is an item, or None for "look again"."""
+    """A thread that waits. Its mail is an item, or None for "look again"."""
 
     __slots__ = ("called", "mail", "since_ns")
 
@@ -39,7 +39,7 @@ class InstancePool(Generic[T]):
 
     A thread that comes by while an item is free takes it, even past others that wait: on one interpreter lock, passing
     the item on to a sleeping thread after every request would cost more than most requests. But one that has waited a
-    millisecond is handed the next item that is given back, so no one starves.
+    millisecond is handed the next item that is given back, so no thread starves.
     """
 
     for_one = False
@@ -64,7 +64,7 @@ class InstancePool(Generic[T]):
             return self._wait(timeout, request)
 
     def take_idle(self) -> T | None:
-        """An item if one is free at the moment and no one waits for it."""
+        """An item if one is free at the moment and no thread waits for it."""
         if self._waiters:
             return None
         try:
@@ -81,7 +81,7 @@ class InstancePool(Generic[T]):
 
     @property
     def has_idle(self) -> bool:
-        """Whether :meth:`take_idle` would give one, if no one else takes it first."""
+        """Whether :meth:`take_idle` would give one, if no other thread takes it first."""
         return bool(self._idle) and not self._waiters
 
     def give(self, item: T) -> None:
@@ -94,7 +94,7 @@ class InstancePool(Generic[T]):
                 self._call_first()
 
     def change(self, added: Iterable[T], removed: Iterable[T], close: Callable[[T], None]) -> None:
-        """Hand ``added`` out too, and ``close`` each of ``removed``, on a thread of its own, once no one holds it."""
+        """Hand ``added`` out too, and ``close`` each of ``removed``, on its own thread, once none holds it."""
         leaving = {id(item): (item, close) for item in removed}
         with self._lock:
             self.items = (*(item for item in self.items if id(item) not in leaving), *(added := tuple(added)))
@@ -114,7 +114,7 @@ class InstancePool(Generic[T]):
             _close_elsewhere(partial(close, item))
 
     def close(self) -> None:
-        """Nothing will be executed any more: who waits need not."""
+        """Nothing will be executed any more: threads that wait may stop."""
 
     def _wait(self, timeout: float | None, request: InferRequest | None) -> T | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -123,7 +123,7 @@ class InstancePool(Generic[T]):
             request.on_cancel = waiter.look_again
         with self._lock:
             self._waiters.append(waiter)
-        # An item given back before this thread stood in the line called no one: look once more before sleeping.
+        # An item given back before this thread was in the queue woke none: look once more before sleeping.
         while True:
             item = self._leave_with_idle(waiter)
             if item is not None:
@@ -138,7 +138,7 @@ class InstancePool(Generic[T]):
                 return item
 
     def _leave_with_idle(self, waiter: _Waiter[T]) -> T | None:
-        """Take an idle item and leave the line; None if there is none, or ``waiter`` has an item in its mail."""
+        """Take an idle item and leave the queue; None if there is none, or ``waiter`` has an item in its mail."""
         with self._lock:
             waiter.called = False
             if waiter not in self._waiters:
@@ -163,7 +163,7 @@ class InstancePool(Generic[T]):
         return item
 
     def _call_first(self) -> None:
-        """Wake the first in the line, as there may be something for it, or give it to it. Holds the lock."""
+        """Wake the first in the queue, as there may be something for it, or give it to it. Holds the lock."""
         while self._idle and self._waiters:
             first = self._waiters[0]
             if time.monotonic_ns() - first.since_ns < _PATIENCE_NS:
@@ -173,7 +173,7 @@ class InstancePool(Generic[T]):
                 return
             try:
                 item = self._idle.pop()
-            except IndexError:  # Someone came by, who needs no lock for that; giving it back calls again.
+            except IndexError:  # Another thread took it, without the lock; giving it back calls again.
                 return
             self._waiters.popleft()
             first.mail.put(item)

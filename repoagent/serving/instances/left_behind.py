@@ -1,4 +1,4 @@
-"""Native code of a load that no one can end: it runs on a thread that is left behind when the load is cancelled."""
+"""Native code of a load that cannot be ended: it runs on a thread that is left behind when the load is cancelled."""
 
 import collections
 import concurrent.futures

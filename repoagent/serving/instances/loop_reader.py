@@ -30,7 +30,7 @@ class Source(Protocol):
 class LoopReader:
     """An event loop that waits for nothing but its descriptors; what is submitted on it may use it.
 
-    A context manager, on the loop's thread. The front ends have one for each of their loops. A loop of somebody else's,
+    A context manager, on the loop's thread. The front ends have one for each of their loops. A loop of an embedder's,
     which may wait for an answer itself, has none.
     """
 
@@ -75,7 +75,7 @@ class LoopReader:
             os.close(own)
             raise
         self._sources[own] = source
-        # uvloop makes it non-blocking, for everybody who has the same socket; none of the loops needs that.
+        # uvloop makes it non-blocking, for all that have the same socket; none of the loops needs that.
         os.set_blocking(own, True)
         return own
 
@@ -104,5 +104,5 @@ class LoopReader:
             call = self._calls.popleft()
             try:
                 call()
-            except Exception:  # The others are to be made all the same.
+            except Exception:  # The other calls are still to be made.
                 logger.exception("a call on an event loop failed")

@@ -29,8 +29,8 @@ _own_pool: Final[ContextVar["LoadPool | None"]] = ContextVar("repoagent_load_poo
 class LoadPool:
     """At most ``size`` jobs are at work at once. A job that waits for other jobs does not count as long as it waits.
 
-    Nor does one that has taken longer than ``patience_seconds`` (0: for ever): jobs that never end take no thread from
-    others for longer than that, whoever owns them.
+    Nor does one that has taken longer than ``patience_seconds`` (0: forever): jobs that never end take no thread from
+    others for longer than that, whatever they belong to.
 
     ``on_idle`` is called by the last thread before it ends, when there is nothing more to do.
     """
@@ -219,9 +219,9 @@ class _Job(Generic[T]):
 
 
 class SerialQueue:
-    """A first-in first-out line of jobs over a shared pool. A waiting job occupies no thread of the pool.
+    """A first-in first-out queue of jobs over a shared pool. A waiting job occupies no thread of the pool.
 
-    Up to and including an urgent job the line does not wait for its turn there, but in the pool ``urgent``, if there
+    Up to and including an urgent job the queue does not wait for its turn there, but in the pool ``urgent``, if there
     is one. Every job ends: it is done, or its future has the error that kept it from being done.
     """
 
@@ -292,7 +292,7 @@ class SerialQueue:
         return []
 
     def abandon(self, error: RepoAgentError) -> None:
-        """End all futures that are not done with ``error``: no one waits for what does not come to an end."""
+        """End all futures that are not done with ``error``: nothing waits for what does not end."""
         with self._lock:
             jobs = [*([self._at_work] if self._at_work is not None else []), *self._jobs]
             self._jobs.clear()

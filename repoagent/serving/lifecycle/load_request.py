@@ -45,8 +45,8 @@ class LoadRequest:
     config: ModelConfig | None = None
     files: Mapping[str, bytes] | None = None
     needed: bool = False
-    """Another model, or a request, needs it, no one asked for it by its name. One that was loaded with a configuration
-    or files of someone's own stays as it is; otherwise what changed in the repository is loaded."""
+    """Another model, or a request, needs it; it was not asked for by its name. One that was loaded with a configuration
+    or files of a request stays as it is; otherwise what changed in the repository is loaded."""
     version: int | None = None
     """One version, beside those that are loaded, whatever the version policy is; None: what the policy selects."""
     pinned: frozenset[int] | None = None

@@ -55,7 +55,7 @@ class LoadedModel:
 
     @property
     def overridden(self) -> bool:
-        """Whether the load came with a configuration of someone's own."""
+        """Whether the load came with a configuration of the request's."""
         return self.origin.config is not None
 
     def with_versions(self, versions: Mapping[int, ServedModel]) -> "LoadedModel":

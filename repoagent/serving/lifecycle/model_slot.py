@@ -37,7 +37,7 @@ class ModelSlot:
         self.report: LoadReport | None = None
         """The report of the last load that was tried."""
         self.explicit = False
-        """Whether someone asked for it by name, rather than an ensemble that needs it."""
+        """Whether it was asked for by name, rather than by an ensemble that needs it."""
         self.composed = False
         """Whether the model that was last tried is an ensemble."""
         self.failed = False
@@ -145,7 +145,7 @@ class ModelSlot:
     def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
         """Queue an unload that makes room for others, which cancels nothing.
 
-        A model that is leased when its turn comes, that someone has loaded by its name, or that is ``spared`` stays,
+        A model that is leased when its turn comes, that was loaded by its name, or that is ``spared`` stays,
         and the future raises UnavailableError.
         """
         return self._queue.submit(lambda: self._evict(spared))
@@ -173,13 +173,13 @@ class ModelSlot:
             self._released.notify_all()
 
     def wait_released(self, loaded: LoadedModel) -> bool:
-        """Wait until no one leases ``loaded`` any more; False if it is not what is loaded here any more."""
+        """Wait until ``loaded`` is not leased any more; False if it is not what is loaded here any more."""
         with self._lock:
             self._released.wait_for(lambda: not self.leases or self.loaded is not loaded)
             return self.loaded is loaded
 
     def refuse_if_leased(self) -> None:
-        """Raise if someone relies on the model's staying loaded.
+        """Raise if the model is leased: it must stay loaded.
 
         Raises:
             UnavailableError: so it is.

@@ -14,7 +14,7 @@ __all__ = ["UNLOADED", "ModelState", "SlotStates", "StateTable", "VersionStatus"
 
 
 UNLOADED: Final = "unloaded"
-"""The reason of a version that is UNAVAILABLE because someone wanted it so."""
+"""The reason of a version that is UNAVAILABLE because it was asked to go."""
 
 
 class ModelState(enum.Enum):
@@ -84,7 +84,7 @@ class StateTable:
         statuses = dict(self._statuses)
         statuses[version] = status
         if version is not None and status.state is ModelState.LOADING:
-            # A version that only goes, having belonged to the load before, says nothing of the one whose agents run.
+            # A version that only goes, having belonged to the load before, is no news of the one whose agents run.
             statuses.pop(None, None)
         self._statuses = statuses
 

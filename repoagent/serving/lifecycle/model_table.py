@@ -130,7 +130,7 @@ class ModelTable:
         return self._find_slowly(name, version)
 
     def _find_slowly(self, name: str, version: str) -> ServedModel:
-        """The same for versions in other spellings; else the error that says what is wrong."""
+        """The same for versions in other spellings; else the error that states what is wrong."""
         number = _version_number(version)
         slot = self.meant(name)
         if slot is None or not slot.statuses():

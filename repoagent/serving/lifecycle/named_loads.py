@@ -1,4 +1,4 @@
-"""Loads that someone asks for by name: one model, or all of that name where there are namespaces."""
+"""Loads by name: one model, or all of that name where there are namespaces."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ class EnsembleFollowers:
             if slot is not None:
                 slot.follow_members()
         for name, (members, explicit) in orphans.items():
-            if all(map(self._available, members)):  # It must not bring others back that someone has unloaded.
+            if all(map(self._available, members)):  # It must not bring back others that were unloaded.
                 with suppress(UnavailableError):  # The server is stopping.
                     self._table.load(name, LoadRequest(needed=not explicit))
 

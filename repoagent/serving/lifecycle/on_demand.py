@@ -1,4 +1,4 @@
-"""Models that are loaded when someone needs them, make room for each other, and go when no one needs them.
+"""Models that are loaded when a request needs them, make room for each other, and go when none does.
 
 A model counts with the size of its files; that is known before it is loaded, and what a loaded model takes is near it.
 """
@@ -46,7 +46,7 @@ class _Entry:
 
 class OnDemand:
     """Loads models that are in a repository, and unloads those that were used least lately when ``budget`` bytes are
-    used up (None: never). Models that someone loaded explicitly are none of its business, and do not count.
+    used up (None: never). Models that were loaded explicitly are not touched, and do not count.
 
     With ``on_request`` requests load models; without, only leases do. Every method may be called from any thread.
     """
@@ -109,9 +109,9 @@ class OnDemand:
     def start(self, name: str, asker: Actor | None = None) -> "Future[None]":
         """Begin to load a model, or join those who wait for it. The result is None once it is loaded, or the error.
 
-        ``asker`` is the client who needs it, whose rights count; None for the server itself.
+        ``asker`` is the client that needs it, whose rights count; None for the server itself.
 
-        A model whose load failed is not tried again before its files change, or someone loads it explicitly.
+        A model whose load failed is not tried again before its files change, or it is loaded explicitly.
 
         Raises:
             InvalidArgumentError: there are several models of that name.
@@ -153,7 +153,7 @@ class OnDemand:
 
     @contextmanager
     def lease(self, name: str) -> Iterator[None]:
-        """Keep a model from being unloaded, to make room or because someone says so; load it first if it is not.
+        """Keep a model from being unloaded, to make room or on request; load it first if it is not.
 
         It can be reloaded: what the holder relies on is the name.
 
@@ -221,7 +221,7 @@ class OnDemand:
         except RepoAgentError as error:
             with self._lock:
                 self._entries.pop(name, None)
-                # Nothing is wrong with a model that someone unloaded, or whose load could not be recorded.
+                # Nothing is wrong with a model that was unloaded, or whose load could not be recorded.
                 if (forbidden := _forbidden(error)) is not None:
                     self._forbidden[name] = (fingerprint, forbidden)
                 elif not isinstance(error, CancelledError | AuditError):

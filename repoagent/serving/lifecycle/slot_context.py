@@ -79,9 +79,9 @@ class SlotContext:
             RepoAgentError: one of them refused; every agent has been called.
         """
 
-        def tell(progress: Progress) -> None:
+        def report(progress: Progress) -> None:
             on_progress(progress)
             if self.on_progress is not None:
                 self.on_progress(progress)
 
-        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=tell)
+        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=report)

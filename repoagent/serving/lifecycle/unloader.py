@@ -38,10 +38,10 @@ class Unloader:
 
         Args:
             name: Name of the model.
-            with_members: For an ensemble: also unload the members that no one asked for by name and no other
+            with_members: For an ensemble: also unload the members that were not asked for by name and no other
                 ensemble calls.
             wait: Return when it is gone; else as soon as no new request reaches it.
-            reason: What the index says of it afterwards.
+            reason: What the index states for it afterwards.
 
         Raises:
             UnavailableError: the model, or an ensemble that calls it, is leased; nothing is unloaded.

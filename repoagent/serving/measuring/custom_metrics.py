@@ -119,7 +119,7 @@ class Metric:
 
 
 class MetricFamily:
-    """Series of one name and kind. Close it when no one reports to it any more.
+    """Series of one name and kind. Close it when nothing reports to it any more.
 
     Raises:
         InvalidArgumentError: Prometheus takes no such name or description, and would refuse the whole page.
@@ -201,7 +201,7 @@ class MetricRegistry:
         for refresh in refreshers:
             try:
                 refresh()
-            except Exception:  # The others are to be shown all the same.
+            except Exception:  # The others are still to be shown.
                 logger.exception("some metrics cannot be brought up to date")
 
     def family(self, name: str, description: str, kind: MetricKind) -> MetricFamily:

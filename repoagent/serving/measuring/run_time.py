@@ -31,10 +31,10 @@ class RunTime:
         self.quick = False
         """Lately every request took less time than it takes to wake another thread up for it."""
         self.quick_bytes = 0
-        """Up to so many bytes of inputs that holds: a few times as many as were quick. Beyond, nobody knows."""
+        """Up to so many bytes of inputs that holds: a few times as many as were quick. Beyond, it is unknown."""
         self.usual_ns = usual_ns
-        """How long most runs take; large if that says nothing about the next one. Unlike :attr:`quick` it bears with a
-        slow run now and then."""
+        """How long most runs take; large if that means nothing for the next one. Unlike :attr:`quick` it tolerates
+        a slow run now and then."""
 
     def note(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
         """A run took ``duration_ns`` for inputs of ``size`` bytes; what a processor did for it meanwhile, if it is
@@ -56,10 +56,10 @@ class RunTime:
     def note_computing(self, duration_ns: int, cpu_ns: int = 0, size: int = 0) -> None:
         """As :meth:`note`: in ``duration_ns`` a run only computed on its thread, for ``cpu_ns`` unless that is 0.
 
-        The rest it spent waiting for a processor or for the interpreter, which is no fault of the model: were it held
-        against it, then a crowd of threads, or the hops between them, would make it look slow forever. The time of
-        the processor is dear to ask for, and who knows the model to be quick need not: a slow run is then held against
-        it as far as it could have been a wait. Once it is not quick any more, only the time of the processor counts.
+        The rest it waited for a processor or for the interpreter, which is not held against the model: a crowd of
+        threads would make it look slow forever. Asking for the processor's time is slow, and not needed while the
+        model is quick: a slow run is then held against it as far as it could have been a wait. Once it is not quick
+        any more, only the processor's time counts.
         """
         if cpu_ns:
             self.note(cpu_ns, 0, size)
@@ -74,5 +74,5 @@ def common_run_time(paces: Iterable[RunTime]) -> RunTime:
 
 
 def unpredictable() -> RunTime:
-    """The run_time of what may take any time: no one should note anything in it."""
+    """The run_time of what may take any time: nothing should be noted in it."""
     return RunTime(_FOR_EVER_NS)

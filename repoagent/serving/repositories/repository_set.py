@@ -111,9 +111,9 @@ _AT_ONCE: Final = 16
 class RepositorySet:
     """The repositories of a server, opened by ``opener``. Listings are fresh each time and read no file of any model.
 
-    With ``namespacing`` a name may be there once in each repository, and an identity says which one is meant; without,
+    With ``namespacing`` a name may be there once in each repository, and an identity states which; without,
     identities are names. Remote repositories are asked at once, so that the slowest counts and not the sum; one that
-    does not answer in time keeps no one from the models of the others. Methods may be called from any thread.
+    does not answer in time does not keep requests from the models of the others. Methods may be called from any thread.
     """
 
     def __init__(self, urls: Iterable[str], opener: Callable[[str], Repository], *, namespacing: bool = False) -> None:
@@ -181,7 +181,7 @@ class RepositorySet:
                 self._unlisted.discard(one.url)
 
     def hurry(self) -> None:
-        """The server stops: no one waits any longer for repositories that do not answer."""
+        """The server stops: nothing waits any longer for repositories that do not answer."""
         for repository in self._repositories:
             repository.hurry()
 
@@ -212,7 +212,7 @@ class RepositorySet:
         """The sorted identities of all models.
 
         Raises:
-            RepoAgentError: a repository cannot be listed. Then nothing is known, and no one should conclude that its
+            RepoAgentError: a repository cannot be listed. Then nothing is known, and it must not be concluded that its
                 models are gone.
         """
         answers = [(repository, _sure(names)) for repository, names in self._ask(self._list)]

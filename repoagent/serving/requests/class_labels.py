@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_LABELS", "Labels", "OutputClasses", "read_labels"]
 
 Labels = Mapping[str, tuple[bytes, ...]]
-"""Output -> labels of its classes, by index. They are bytes because nothing says how the file is encoded."""
+"""Output -> labels of its classes, by index. They are bytes because the encoding of the file is unknown."""
 
 NO_LABELS: Final[Labels] = {}
 

@@ -66,7 +66,7 @@ class InferResponse:
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
     error: RepoAgentError | None = None
     output_start_ns: int = 0
-    """When the model began to make its outputs of what it had computed (``time.monotonic_ns``), if it says so."""
+    """When the model began to make its outputs of what it had computed (``time.monotonic_ns``), if it reports that."""
 
 
 class ResponseSender(Protocol):
@@ -143,7 +143,7 @@ class AskedFields(TypedDict, total=False):
 
 
 class _Discard:
-    """Takes the answers to a request that no one waits for."""
+    """Takes the answers to a request that nothing waits for."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         pass
@@ -202,7 +202,7 @@ class InferRequest:
         self.output_places = output_places
         """Where the caller wants outputs. What executes may make them there; the caller puts the others there."""
         self.placeholder: Final = placeholder
-        """Fills an empty slot of a sequence batch: no one waits for its answer and it is not counted."""
+        """Fills an empty slot of a sequence batch: nothing waits for its answer and it is not counted."""
         self.call_id = ""
         """What its caller calls it, for logs and traces: ``x-request-id`` of the front ends, unlike the id in it."""
         self.cancelled = False

@@ -1,6 +1,6 @@
 """Checking requests against a model's configuration, with Triton's texts.
 
-There are two versions of the check. :meth:`RequestChecker.check` runs for every request and only says yes or no;
+There are two versions of the check. :meth:`RequestChecker.check` runs for every request and only returns yes or no;
 at "no" it hands over to :meth:`RequestChecker.explain`, the plain version, which goes through the rules in Triton's
 order and raises the first fault it meets. A test holds the two together.
 """
@@ -195,7 +195,7 @@ class RequestChecker:
         rule = self._rules.get(name)
         if rule is None:
             error = InvalidArgumentError(f"unexpected inference input '{name}' for model '{self._model}'")
-            # The text is Triton's; who has the exception itself also reads what there is.
+            # The text is Triton's; callers with the exception itself also read what there is.
             error.add_note("its inputs are " + ", ".join(f"'{known}'" for known in self._rules))
             raise error
         return rule

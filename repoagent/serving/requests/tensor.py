@@ -141,7 +141,7 @@ _MANY_BYTES: Final = 1 << 62
 
 
 def input_bytes(inputs: Mapping[str, Tensor]) -> int:
-    """How many bytes the values of ``inputs`` are; of more BYTES than are counted in no time, any number."""
+    """How many bytes the values of ``inputs`` are; of more BYTES than can be counted quickly, any number."""
     size = 0
     for tensor in inputs.values():
         array = tensor.array

@@ -22,7 +22,7 @@ def blank(data_type: DataType, dims: Sequence[int]) -> Array:
 
 
 def read_tensor(files: ModelFiles, path: str, place: str, data_type: DataType, dims: Sequence[int]) -> Array:
-    """The tensor of that type and shape in a file of the model. ``place`` says in messages what it is for.
+    """The tensor of that type and shape in a file of the model. ``place`` names in messages what it is for.
 
     Raises:
         InvalidArgumentError: the file does not hold as much.

@@ -30,7 +30,7 @@ class AheadScheduler(DirectScheduler):
     or the instance breaks down, goes to the next free instance before all others, alone.
 
     Requests that come on an event loop with a :class:`LoopReader` need no other thread: the loop hands them over, and
-    takes the answers. It is said to attend to an instance, from the first of such requests until none waits. When it
+    takes the answers. It attends to an instance, from the first of such requests until none waits. When it
     attends to all of them, no worker is called.
     """
 

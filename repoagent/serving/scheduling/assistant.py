@@ -208,7 +208,7 @@ class Assistant:
 
     @property
     def _should_make(self) -> bool:
-        # A worker that is not here takes it itself: no one waits for a busy instance beside an idle one.
+        # A worker that is not here takes it itself: no request waits for a busy instance beside an idle one.
         if self._tried or self._running < self._workers:
             return False
         return len(self._ready) < self._running and self._source.full

@@ -1,4 +1,4 @@
-"""What a model configuration says about batching and queues, in the units that the schedulers use."""
+"""What a model configuration sets about batching and queues, in the units that the schedulers use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

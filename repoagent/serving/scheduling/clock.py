@@ -32,7 +32,7 @@ TOLERATED: Final = 64
 
 
 class Deadlines(Generic[T]):
-    """Items by the time at which their waiting is over. Not thread-safe. ``waits`` says whether one still waits."""
+    """Items by the time at which their waiting is over. Not thread-safe. ``waits`` returns whether one still waits."""
 
     def __init__(self, waits: Callable[[T], bool]) -> None:
         self._waits = waits

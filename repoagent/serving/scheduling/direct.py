@@ -26,7 +26,7 @@ __all__ = ["DirectScheduler", "RequestQueue"]
 class RequestQueue:
     """Entries, first come, first served. A worker sleeps until it is called, so that entries can come without a call.
 
-    ``attended`` says whether all entries are going to be taken by somebody else: then calls mean nothing.
+    ``attended`` returns whether all entries are going to be taken by event loops: then calls mean nothing.
     """
 
     def __init__(self, attended: Callable[[], bool] | None = None) -> None:
@@ -38,7 +38,7 @@ class RequestQueue:
         return len(self._entries)
 
     def put(self, entry: Entry) -> None:
-        """Add ``entry``; a worker is called unless somebody else is going to take it."""
+        """Add ``entry``; a worker is called unless an event loop is going to take it."""
         self._entries.append(entry)
         if self._attended is None or not self._attended():
             self._calls.put(True)
@@ -105,7 +105,7 @@ class DirectScheduler(PooledScheduler):
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
         self._line = RequestQueue()
         self._waiting: dict[Entry, Entry] = {}
-        """What no one has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
+        """Entries that wait. A thread that removes one executes or answers it; it may still be in the queue."""
         self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
         self._lock = threading.Lock()
         self._watcher = Watcher(
@@ -168,7 +168,7 @@ class DirectScheduler(PooledScheduler):
             self._start_workers()
         if request.cancelled:
             self._watcher.on_cancel()
-        if self._closed:  # It was closed meanwhile, and no one will look again.
+        if self._closed:  # It was closed meanwhile, and nothing will look again.
             self._answer_left_over()
 
     # -- what need not wait for its turn ---------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class DirectScheduler(PooledScheduler):
         return [Refusal.cancelled(entry.request) for entry in cancelled if self._claim(entry)]
 
     def _claim(self, entry: Entry) -> bool:
-        """Take ``entry`` out; False if someone else has done so."""
+        """Take ``entry`` out; False if another thread has done so."""
         return self._waiting.pop(entry, None) is not None
 
     # -- the workers -----------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Demand:
 
     @classmethod
     def of(cls, settings: "ModelRateLimiter", device: int) -> "Demand | None":
-        """What an instance group says, for an instance on ``device``; None if it needs nothing."""
+        """What an instance group asks for, for an instance on ``device``; None if it needs nothing."""
         resources = {
             (_GLOBAL if getattr(item, "global") else device, item.name): item.count  # It is a word of Python's.
             for item in settings.resources
@@ -74,7 +74,7 @@ class Ticket:
         self.number = number
         self.executions = 0
         """Counted by who executes."""
-        self.told = threading.Event()
+        self.woken = threading.Event()
         """It may go on, or it waits for nothing any more, as it is closed."""
         self.granted = False
         self.closed = False
@@ -82,16 +82,16 @@ class Ticket:
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Who waits with the lowest is next."""
+        """Of the tickets that wait, that with the lowest is next."""
         return self.executions * self.demand.priority, self.number
 
     def take(self) -> bool:
         """Wait for the resources, which are the caller's until :meth:`give`; False if :meth:`close` was called.
 
-        Who has them gives them back and stands in the line again before anyone else is granted any.
+        A caller that has them gives them back and waits again before any other is granted some.
         """
         self._limiter.stand_in_line(self)
-        self.told.wait()
+        self.woken.wait()
         return self.granted
 
     def give(self) -> None:
@@ -114,14 +114,14 @@ class Ticket:
             self.give()
 
     def close(self) -> None:
-        """The instance goes: it needs nothing any more, and who waits for it need not."""
+        """The instance goes: it needs nothing any more, and a thread that waits for it may stop."""
         self._limiter.remove(self)
 
 
 class RateLimiter:
     """The resources of a server. Every method may be called from any thread.
 
-    There is as much of each as ``resources`` say; where they say nothing at all, as much as the instance needs that
+    There is as much of each as ``resources`` state; where they are empty, as much as the instance needs that
     needs most.
     """
 
@@ -183,7 +183,7 @@ class RateLimiter:
         with self._lock:
             self._free(ticket)
             if not ticket.closed:
-                ticket.told.clear()
+                ticket.woken.clear()
                 heapq.heappush(self._line, (ticket.turn, ticket))
             self._grant()
 
@@ -200,7 +200,7 @@ class RateLimiter:
             ticket.granted = False
 
     def _grant(self) -> None:
-        """Let those go on whose turn it is, up to the first for whom there is not enough: no one passes him."""
+        """Let those go on whose turn it is, up to the first for whom there is not enough: none passes it."""
         while self._line:
             ticket = self._line[0][1]
             resources = ticket.demand.resources
@@ -210,7 +210,7 @@ class RateLimiter:
             for key, count in resources.items():
                 self._used[key] += count
             ticket.granted = True
-            ticket.told.set()
+            ticket.woken.set()
 
     def remove(self, ticket: Ticket) -> None:
         """See :meth:`Ticket.close`."""
@@ -223,17 +223,17 @@ class RateLimiter:
             self._line = [place for place in self._line if place[1] is not ticket]
             heapq.heapify(self._line)
             self._grant()  # No one passed it while it waited.
-            ticket.told.set()
+            ticket.woken.set()
 
 
 class LimitedInstance(Instance):
-    """``inner``, which may execute only while someone has what ``ticket`` stands for: see :class:`LimitedPool`."""
+    """``inner``, which may execute only while the caller has what ``ticket`` stands for: see :class:`LimitedPool`."""
 
     def __init__(self, inner: Instance, ticket: Ticket) -> None:
         self.inner = inner
         self.ticket = ticket
         self.capabilities = Capability.RATE_LIMITED | inner.capabilities & Capability.CLOSES_SLOWLY
-        self.run_time = unpredictable()  # However quick the model is: no one knows how long it has to wait.
+        self.run_time = unpredictable()  # However quick the model is: it is unknown how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1
@@ -270,7 +270,7 @@ class LimitedPool(InstancePool[Instance]):
         return None
 
     def take_idle(self) -> None:
-        """None: a worker executes, so that who waits for an answer gives up in time."""
+        """None: a worker executes, so that a caller that waits gives up in time."""
 
     def retake(self, item: Instance) -> bool:
         return isinstance(item, LimitedInstance) and item.ticket.take()

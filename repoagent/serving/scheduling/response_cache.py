@@ -72,7 +72,7 @@ def _size(array: Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is kept of a response. Its arrays are no one else's."""
+    """What is kept of a response. Its arrays are shared with nothing else."""
 
     outputs: Mapping[str, Tensor]
     parameters: Mapping[str, ParameterValue]

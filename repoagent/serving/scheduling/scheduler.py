@@ -68,7 +68,7 @@ class Scheduler:
         """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing. Only if it is resizable."""
 
     def retire(self) -> None:
-        """No further request will come; those that have come are executed all the same."""
+        """No further request will come; those that have come are still executed."""
 
     def close(self) -> None:
         """Answer what still waits with UnavailableError, stop the threads, close the instances."""

@@ -43,7 +43,7 @@ class _Lane:
 
 
 class SequenceScheduler(Scheduler):
-    """Sequences in the slots of the instances, by the direct or the oldest strategy; ``config`` says which."""
+    """Sequences in the slots of the instances, by the direct or the oldest strategy; ``config`` selects which."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SequenceScheduler(Scheduler):
         slots = [[Slot(lane, index) for index in range(_slot_count(config))] for lane in range(len(instances))]
         idle_ns = config.sequence_batching.max_sequence_idle_microseconds * 1000
         if config.sequence_batching.iterative_sequence:
-            idle_ns = _NEVER_NS  # The model says when its sequences end; see :class:`IterativeScheduler`.
+            idle_ns = _NEVER_NS  # The model decides when its sequences end; see :class:`IterativeScheduler`.
         every_slot = [slot for lane in slots for slot in lane]
         self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
         self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
@@ -141,7 +141,7 @@ class SequenceScheduler(Scheduler):
         return None
 
     def end(self, sequence: int | str) -> None:
-        """The sequence is over, without a request that says so; its slot goes to the next in line."""
+        """The sequence is over, without a request that ends it; its slot goes to the next that waits."""
         with self._lock:
             slot = self._table.end(sequence)
             if slot is not None:

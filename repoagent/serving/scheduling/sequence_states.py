@@ -30,7 +30,7 @@ class _State:
 
 
 class SequenceStates:
-    """The states of one model. What a sequence has at the moment lies in its slot; this says what to do with it."""
+    """The states of one model. What a sequence has at the moment lies in its slot; this decides what to do with it."""
 
     def __init__(self, states: Sequence[_State], outputs: Sequence[str]) -> None:
         self._states = tuple(states)

@@ -134,7 +134,7 @@ class SequenceTable:
     def release(self, slot: Slot, now_ns: int) -> list[Entry]:
         """The sequence of ``slot`` is over: give the slot to the sequence that has waited longest.
 
-        Returns the requests that no one will execute: what the ended sequence has left, and sequences that waited and
+        Returns the requests that will not be executed: what the ended sequence has left, and sequences that waited and
         of which a request was cancelled.
         """
         left_over = _requests(slot.queue)

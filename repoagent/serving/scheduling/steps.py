@@ -90,7 +90,7 @@ class Refuser:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do now. With nothing to do, ``wake_ns`` says when to look again if nothing happens before."""
+    """What to do now. With nothing to do, ``wake_ns`` is when to look again if nothing happens before."""
 
     batch: Sequence[InferRequest] = ()
     refusals: Sequence[Refusal] = ()
@@ -108,7 +108,7 @@ class BatchSource(Protocol):
 
     @property
     def ripe(self) -> bool:
-        """Whether :meth:`next` may find more to do than when it last said to wait."""
+        """Whether :meth:`next` may find more to do than when it last returned a time to wait for."""
 
     def next(self, now_ns: int) -> Step:
         """Take the next batch out, if one is ready, and the requests found that must be refused."""

@@ -13,7 +13,7 @@ _PATIENCE_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """Calls ``act`` with the time when the time that ``due`` says has come, and refuses the requests that it returns.
+    """Calls ``act`` with the time when that of ``due`` has come, and refuses the requests that it returns.
 
     So it does with ``sweep`` when a request was cancelled; one call for all that were cancelled meanwhile.
 

@@ -161,7 +161,7 @@ class CachingScheduler(ForwardingScheduler):
             request.send(known, True)
 
     def _look_up(self, key: CacheKey, request: InferRequest, start_ns: int) -> InferResponse | None:
-        if request.cancelled:  # The scheduler behind knows what to say.
+        if request.cancelled:  # The scheduler behind refuses it.
             return None
         known = self._cache.get(key, request, self._version)
         if known is not None:
@@ -182,7 +182,7 @@ class CachingScheduler(ForwardingScheduler):
 
 
 def _own(request: InferRequest) -> None:
-    """Let no one change what the cache looks at: else a client could have it remember a wrong answer for others."""
+    """Make a copy of what the cache looks at: a client could change it, and have a wrong answer kept for others."""
     request.output_places = None
     if request.asked.volatile:
         request.inputs = {

@@ -39,7 +39,7 @@ class _Pen:
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def start(self, name: str, parent: Context | None, now_ns: int) -> Span:
-        # An empty context, not None: what runs on this thread is no one's parent.
+        # An empty context, not None: what runs on this thread is not a parent.
         start_ns = now_ns + self._ahead_ns
         return self._tracer.start_span(name, parent or Context(), kind=SpanKind.SERVER, start_time=start_ns)
 

@@ -21,7 +21,7 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSettings:
-    """Where spans go in the mode ``opentelemetry``; None takes what OpenTelemetry's environment variables say, or its
+    """Where spans go in the mode ``opentelemetry``; None takes what OpenTelemetry's environment variables set, or its
     default. The names are those of Triton's ``--trace-config opentelemetry,NAME=VALUE``."""
 
     url: str = ""

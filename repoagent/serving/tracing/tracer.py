@@ -311,5 +311,5 @@ def _merged(
 def _cleared(
     changes: Mapping[str, str | Sequence[str] | None], model_name: str
 ) -> dict[str, str | Sequence[str] | None]:
-    """The changes that only say that something is as it was: for checking their names."""
+    """The changes that change nothing: for checking their names."""
     return {} if model_name else {name: value for name, value in changes.items() if value is None}

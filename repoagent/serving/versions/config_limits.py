@@ -42,7 +42,7 @@ def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
 
 
 def _runs_plans(config: "ModelConfig") -> bool:
-    """Whether TensorRT executes the model: its backend goes by what is said of CUDA."""
+    """Whether TensorRT executes the model: its backend uses the settings for CUDA."""
     return config.backend == "tensorrt" or (not config.backend and config.platform == "tensorrt_plan")
 
 

@@ -37,7 +37,7 @@ __all__ = ["EnsembleBuilder", "ForbiddenStepError", "Members", "check_members"]
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What one model says of a tensor."""
+    """How one model declares a tensor."""
 
     model: str
     data_type: int

@@ -1,4 +1,4 @@
-"""The instances of one version, each known by what the configuration says of it."""
+"""The instances of one version, each known by its part of the configuration."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

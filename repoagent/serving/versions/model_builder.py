@@ -84,7 +84,7 @@ class ModelBuilder:
     cache: ResponseCache | None = None
     """Where the answers of models with ``response_cache`` are kept; None: nowhere."""
     limiter: RateLimiter | None = None
-    """None: what instance groups say of resources and priorities means nothing."""
+    """None: resources and priorities of instance groups have no effect."""
     latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
     """What is kept of single requests."""
     limits: Limits = DEFAULT_LIMITS

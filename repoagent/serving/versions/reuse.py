@@ -73,7 +73,7 @@ class Built:
             one.discard()
 
     def commit(self) -> None:
-        """Change what is kept as the new load says."""
+        """Change what is kept as the new load asks."""
         for one in self.kept:
             one.commit()
 

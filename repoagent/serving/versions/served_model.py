@@ -30,7 +30,7 @@ class Gate:
     """A door with a counter. Once shut, no request enters; those inside can be waited for.
 
     Every request goes in and out, on any thread, so neither takes a lock: the counter is the length of a list, which
-    changes in one step. Who enters is counted first and looks at the door then, so no one is inside unnoticed.
+    changes in one step. A request is counted first and looks at the door then, so none is inside unnoticed.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Gate:
                 self._empty.notify_all()
 
     def shut(self) -> None:
-        """Let no one in any more. Doing it twice changes nothing."""
+        """Let no request in any more. Doing it twice changes nothing."""
         self._shut = True
 
     def wait_empty(self, timeout: float | None) -> bool:
@@ -137,7 +137,7 @@ class ServedModel:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata, without versions: nobody changes them."""
+        """Its metadata, without versions: nothing changes them."""
         return model_metadata(self.name, self.config, ())
 
     @property
@@ -157,12 +157,12 @@ class ServedModel:
 
     @property
     def asks(self) -> bool:
-        """Whether :meth:`says_ready` runs code of the model's own, which may take its time."""
+        """Whether :meth:`check_ready` runs code of the model's own, which may take its time."""
         return self._backend_model is not None and self._backend_model.asks
 
-    def says_ready(self) -> bool:
-        """Whether the model's own code, if it has any for that, says that it is ready."""
-        return self._backend_model is None or self._backend_model.says_ready()
+    def check_ready(self) -> bool:
+        """Whether the model's own code, if it has any for that, returns that it is ready."""
+        return self._backend_model is None or self._backend_model.check_ready()
 
     @property
     def broken(self) -> bool:

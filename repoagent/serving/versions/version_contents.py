@@ -73,7 +73,7 @@ def share_of_configuration(config: ModelConfig) -> bytes:
 def contents_of(chain: "LoadedChain") -> Callable[[], Contents | None]:
     """What the agents left, for a comparison. What is returned waits until it has been read.
 
-    It is None if it cannot be read: then no one knows what has changed. Files of the repository go by its listing, made
+    It is None if it cannot be read: then what has changed is unknown. Files of the repository go by its listing, made
     here and now, before anything is loaded from them: a later change shows in the next one. Files that an agent made
     go by their contents, read on another thread, as that may take as long as the load and they do not change any more.
     """

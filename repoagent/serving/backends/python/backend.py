@@ -211,10 +211,10 @@ class PythonModel(BackendModel):
 
     @property
     def asks(self) -> bool:
-        """Whether instances have an ``is_ready``, so that :meth:`says_ready` may take its time."""
+        """Whether instances have an ``is_ready``, so that :meth:`check_ready` may take its time."""
         return bool(self._asking)
 
-    def says_ready(self) -> bool:
+    def check_ready(self) -> bool:
         """What the instances' own ``is_ready`` say: all of them, within the time limit."""
         return self._readiness.ready()
 
