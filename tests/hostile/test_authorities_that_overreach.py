@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
-from repoagent_verify.manifest import VerificationError
-from repoagent_verify.manifest import Serialization
+from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import read_identity, sign
 from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verification import Coverage, verify

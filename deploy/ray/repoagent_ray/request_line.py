@@ -3,7 +3,7 @@
 from typing import Final
 
 from repoagent_server.grpc.response import code_for
-from repoagent_server.grpc.running_request import RunningRequest
+from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.request_log import RequestLog
 
 from repoagent.errors import RepoAgentError

@@ -11,8 +11,8 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.infer import Context, InferCalls, OneAnswer, Received, status_of
 from repoagent_server.grpc.infer_stream import InferStream, InferStreams, StreamSender
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.running_request import RunningRequest
 from repoagent_server.handlers.inference import CallContext, Headers
+from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.request_log import RequestLog
 

@@ -6,8 +6,8 @@ from grpc_health.v1 import health
 
 from repoagent_server.access import Cause, Denied
 from repoagent_server.access.denials import Denials
-from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
+from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["PROTOCOLS", "RestrictedProtocols"]

@@ -1,14 +1,14 @@
 """Requests to models over HTTP, and for metrics, written to the request log."""
 
-import time
 from typing import Final
 
 from repoagent_server.handlers.restrictions import Api
+from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.router import Match, Route
 from repoagent_server.http.service import Watch
 from repoagent_server.http.wrapped_exchange import WrappedExchange
-from repoagent_server.shared.request_log import Entry, RequestLog, started
+from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["METRICS_PATH", "logged"]
 
@@ -35,17 +35,14 @@ def _protocol(route: Route) -> str:
 class _LoggedExchange(WrappedExchange):
     """Passes everything on, and makes the line of the end of it."""
 
-    __slots__ = ("_began", "_began_ns", "_head", "_log", "_match", "_protocol", "_request", "_sent", "_size")
+    __slots__ = ("_head", "_log", "_match", "_request", "_running", "_sent")
 
     def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog, protocol: str) -> None:
         super().__init__(inner)
-        self._began_ns = time.time_ns()
-        self._began = started()
+        self._running = RunningRequest(len(request.body), None, protocol=protocol)
         self._request = request
-        self._size = len(request.body)
         self._match = match
         self._log = log
-        self._protocol = protocol
         self._sent = 0
         self._head: Response | None = None
 
@@ -67,19 +64,12 @@ class _LoggedExchange(WrappedExchange):
             self._note(self._head, self._sent)
 
     def _note(self, response: Response, sent: int) -> None:
-        params, served = self._match.params, response.served
-        caller = self._request.caller
-        entry = Entry(
-            self._began_ns,
-            started() - self._began,
-            caller.name if caller is not None else "",
-            served.model_name if served is not None else params.get("model") or self._request.model,
-            served.model_version if served is not None else params.get("version", ""),
-            self._protocol,
-            response.status,
-            self._size,
-            sent,
-            self._request.id or (served.id if served is not None else ""),
-            response.tokens,
-        )
-        self._log.put(entry)
+        running, request, served, params = self._running, self._request, response.served, self._match.params
+        running.client = request.caller.name if request.caller is not None else ""
+        running.model, running.version = params.get("model") or request.model, params.get("version", "")
+        running.request = request.id
+        if served is not None:
+            running.model, running.version = served.model_name, served.model_version
+            running.request = running.request or served.id
+        running.status, running.tokens = response.status, response.tokens
+        running.end(self._log, sent)

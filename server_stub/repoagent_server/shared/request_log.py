@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.text import Family
 
-__all__ = ["Entry", "RequestLog", "RequestLogMetrics", "started"]
+__all__ = ["Entry", "RequestLog", "RequestLogMetrics"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +46,6 @@ class Entry(NamedTuple):
     request: str
     tokens: tuple[int, int] | None = None
     """Those that a language model has read and made, where the answer states them."""
-
-
-def started() -> int:
-    """The moment to measure from."""
-    return time.perf_counter_ns()
 
 
 class RequestLog:

@@ -22,9 +22,9 @@ from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
-from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
+from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.reserve import Reserve
 

@@ -6,7 +6,7 @@ from repoagent.serving.requests.request import InferResponse
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.quick_call import QuickCall
 from repoagent_server.grpc.http2.stream import Stream
-from repoagent_server.grpc.running_request import RunningRequest
+from repoagent_server.handlers.running_request import RunningRequest
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
