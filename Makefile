@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm 
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
-.PHONY: demo measure serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -247,6 +247,11 @@ bench-table-models: $(STAMP) $(TRITON)/.installed $(MLSERVER)/bin/mlserver
 bench-table-llm: $(STAMP) $(LLM_PEERS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
 	$(BIN)/python benchmarks/llm_peers.py $(BENCH_LLM)
+
+# Servers of others behind `repoagent run`; gguf writes the model of llama.cpp.
+any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/mlserver
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
+	$(BIN)/python benchmarks/any_server.py
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
 BENCHMARKS := interop footprint run_cost index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share

@@ -63,7 +63,7 @@ def test_every_number_has_a_unit(name: str) -> None:
     assert [option.opts[0] for option in numbers if not _UNIT.search(f"{option.name} {option.help}")] == []
 
 
-@pytest.mark.parametrize("name", ["agents", "check", "policy", "serve", "version"])
+@pytest.mark.parametrize("name", ["agents", "check", "policy", "prepare", "run", "serve", "version"])
 def test_every_command_of_the_project_is_in_the_overview(name: str, pages: dict[str, Any]) -> None:
     assert f"| `repoagent {name}`" in pages["docs/reference/cli.md"].text
 
