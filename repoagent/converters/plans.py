@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api.converters import ConversionJob, ConverterOption, Product
-from repoagent.engines.building.settings import PlanSettings
+from repoagent.engines.building.profiles import PlanSettings
 from repoagent.engines.flavours import CHOICE, Flavour, installed, installed_version, not_installed
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probing.parent import probe

@@ -3,16 +3,62 @@
 The statement comes with the model, so everything in it is checked: it describes, and nothing is allocated by it.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.engines.element_type import ElementType
-from repoagent.engines.protocol import Profile, Shape, ShapeRange, TensorSpec
-from repoagent.engines.provenance import STATEMENT_SUFFIX, read_subject
+from repoagent.engines.protocol import ElementType, Profile, Shape, ShapeRange, TensorSpec
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 
-__all__ = ["PlanDescription"]
+__all__ = ["MOST_BYTES", "STATEMENT_SUFFIX", "PlanDescription", "check_digest", "read_subject"]
+
+
+STATEMENT_SUFFIX: Final = ".intoto.json"
+"""Behind the name of the plan's file: an in-toto statement."""
+MOST_BYTES: Final = 16 << 20
+"""Of a statement."""
+
+
+def check_digest(plan: Any, name: str, statement: bytes) -> None:
+    """Refuse a plan that is not the one that was built.
+
+    Args:
+        plan: Its contents, a buffer.
+        name: The name of its file.
+        statement: The contents of the statement.
+
+    Raises:
+        InvalidArgumentError: the digests differ, or the statement has none for the plan.
+    """
+    stated = str(read_subject(statement, name)["digest"]["sha256"]).lower()
+    found = hashlib.sha256(plan).hexdigest()
+    if stated != found:
+        raise InvalidArgumentError(
+            f"{name} has changed since it was built: its digest is sha256:{found}, and {name}{STATEMENT_SUFFIX} states "
+            f"sha256:{stated}; copy it again, or build it again"
+        )
+
+
+def read_subject(statement: bytes, name: str) -> Mapping[str, Any]:
+    """What ``statement`` has of the file ``name``: at least a digest.
+
+    Raises:
+        InvalidArgumentError: it is not a statement, or not one of this file.
+    """
+    try:
+        if len(statement) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        subjects = read_json(statement)["subject"]
+        found = [one for one in subjects if one["name"] == name and one["digest"]["sha256"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} is not a valid statement: {error}") from error
+    if len(found) != 1:
+        raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} states {len(found)} digests of {name}, expected one")
+    subject: Mapping[str, Any] = found[0]
+    return subject
+
 
 _MOST_TENSORS: Final = 10_000
 _MOST_PROFILES: Final = 1024
@@ -30,7 +76,7 @@ class PlanDescription:
 
     @classmethod
     def of(cls, statement: bytes, name: str) -> "PlanDescription":
-        """Of the plan ``name``; the digest is :func:`~repoagent.engines.provenance.check_digest`'s to compare.
+        """Of the plan ``name``; the digest is :func:`~repoagent.engines.plan_description.check_digest`'s to compare.
 
         Raises:
             InvalidArgumentError: the statement has no tensors and profiles of this plan, or they make no sense.

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.converters.onnx.runtime import (
+from repoagent.converters.onnx.source import (
+    OnnxModel,
     has_vnni,
     public_error,
     refuse_other_backend,
     runtime_version,
     serve_with_onnx_runtime,
 )
-from repoagent.converters.onnx.source import OnnxModel
 from repoagent.converters.option_values import choice, file_name, truth
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.converters.onnx.runtime import (
+from repoagent.converters.onnx.source import (
+    OnnxModel,
     processor,
     public_error,
     refuse_other_backend,
     runtime_version,
     serve_with_onnx_runtime,
 )
-from repoagent.converters.onnx.source import OnnxModel
 from repoagent.converters.option_values import choice, file_name
 from repoagent.errors import InvalidArgumentError, UnavailableError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.onnx.plan_settings import plan_settings
-from repoagent.converters.onnx.runtime import refuse_other_backend
-from repoagent.converters.onnx.source import OnnxModel
+from repoagent.converters.onnx.source import OnnxModel, refuse_other_backend
 from repoagent.converters.option_values import file_name
 from repoagent.converters.plans import (
     BUILDER_OPTIONS,
@@ -18,7 +17,7 @@ from repoagent.converters.plans import (
     refuse_unsupported,
     target_of,
 )
-from repoagent.engines.building.settings import PlanSettings
+from repoagent.engines.building.profiles import PlanSettings
 from repoagent.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.engines.bindings import FLAVOUR, trt
-from repoagent.engines.building.log import collected, first_error, logger
-from repoagent.engines.building.network import UNFUSED, attention_groups, let_decompose, parse
-from repoagent.engines.building.profiles import NetworkInput, profiles_for
-from repoagent.engines.building.settings import PlanSettings
+from repoagent.engines.building.network import (
+    UNFUSED,
+    attention_groups,
+    collected,
+    first_error,
+    let_decompose,
+    logger,
+    parse,
+)
+from repoagent.engines.building.profiles import NetworkInput, PlanSettings, profiles_for
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.protocol import Profile
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnsupportedError

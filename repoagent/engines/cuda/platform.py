@@ -8,8 +8,7 @@ from typing import Any
 from repoagent.atomic_file import replace_file
 from repoagent.engines.bindings import FLAVOUR, trt
 from repoagent.engines.cuda.device import CudaDevice
-from repoagent.engines.cuda.engine import TensorRtEngine
-from repoagent.engines.cuda.logger import TensorRtLog
+from repoagent.engines.cuda.engine import TensorRtEngine, TensorRtLog
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.plan_header import HEADER_SIZE, PlanHeader, judge
 from repoagent.engines.probing import Findings

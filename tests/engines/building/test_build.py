@@ -229,7 +229,7 @@ def test_a_build_in_this_process_is_cancelled_half_way(build_plan: BuildPlan, de
 
 
 def test_the_error_that_is_shown_is_the_first_and_not_about_the_missing_driver(build_plan: BuildPlan) -> None:
-    from repoagent.engines.building.log import first_error
+    from repoagent.engines.building.network import first_error
 
     noise = "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (no driver (cudaError 35: old))"
     assert first_error([noise, "[a.cpp::b::1] the cause", "a consequence"]) == "the cause"
@@ -240,7 +240,7 @@ def test_the_error_that_is_shown_is_the_first_and_not_about_the_missing_driver(b
 def test_errors_of_two_builds_in_one_process_are_both_collected(build_plan: BuildPlan, save: Save) -> None:
     """The library keeps the first logger that it is given, and ignores every other one."""
     from repoagent.engines.building.build import build_plan as build_here
-    from repoagent.engines.building.settings import PlanSettings
+    from repoagent.engines.building.profiles import PlanSettings
 
     for name in ("FirstOperator", "SecondOperator"):
         model = save(graph(name))

@@ -17,8 +17,8 @@ import pytest
 
 from repoagent.api import ConversionJob, Product
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
+from repoagent.engines.plan_description import check_digest
 from repoagent.engines.plan_header import PlanHeader
-from repoagent.engines.provenance import check_digest
 from repoagent.errors import RepoAgentError
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness

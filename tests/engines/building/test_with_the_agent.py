@@ -10,9 +10,9 @@ import pytest
 
 from repoagent.config import normalize, read_text
 from repoagent.config.model_config_pb2 import TYPE_FP32
+from repoagent.engines.plan_description import check_digest
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probing import Findings
-from repoagent.engines.provenance import check_digest
 from repoagent.errors import CancelledError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.storage import MemoryFiles, open_source

@@ -59,7 +59,7 @@ def platform() -> Platform:
 def build(model: bytes, *ranges: tuple[int, int], width: int = 4, values: Sequence[Sequence[int]] = ()) -> bytes:
     """A plan for this GPU with one profile per range of rows; TF32 off, so that numbers compare."""
     from repoagent.engines.bindings import trt
-    from repoagent.engines.building.log import logger  # A process has one logger, which must not go.
+    from repoagent.engines.building.network import logger  # A process has one logger, which must not go.
 
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

@@ -86,7 +86,7 @@ def test_tensorrt_has_every_method_with_these_parameters() -> None:
 
 
 def test_every_kind_of_element_has_its_place() -> None:
-    from repoagent.engines.element_type import ElementType
+    from repoagent.engines.protocol import ElementType
 
     surface = Surface().read(FILES / "tensorrt-11.4.txt", (11, 4))
     assert {one.split()[0] for one in surface.enums["DataType"]} == set(ElementType.__members__)

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.engines.element_type import ElementType
-from repoagent.engines.protocol import EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
+from repoagent.engines.protocol import ElementType, EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 from tests.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
 from tests.engines.standin.plan import StandInPlan

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.serving.backends.signatures.completion import Signature, TensorInfo
+from repoagent.serving.backends.signatures import Signature, TensorInfo
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 

@@ -14,7 +14,7 @@ from repoagent.serving.backends.onnxruntime.conversion import (
 )
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.output_placement import Placer
-from repoagent.serving.backends.signatures.completion import Signature
+from repoagent.serving.backends.signatures import Signature
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import Array, DataType, Tensor

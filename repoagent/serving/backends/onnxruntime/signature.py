@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from repoagent.errors import UnsupportedError
-from repoagent.serving.backends.signatures.completion import Signature, TensorInfo
+from repoagent.serving.backends.signatures import Signature, TensorInfo
 from repoagent.serving.requests.tensor import DataType
 
 __all__ = ["left_out", "signature_of"]

@@ -5,10 +5,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from repoagent.engines.plan_description import PlanDescription
+from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, PlanDescription, check_digest
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
-from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
@@ -32,8 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repoagent.engines.cuda import finding
-from repoagent.serving.backends.tensorrt.graphs import GraphRule
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
+from repoagent.serving.backends.tensorrt.slot import GraphRule
 from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import numpy as np
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Device, Engine, Shape, ShapeRange
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
-from repoagent.serving.backends.tensorrt.graphs import GraphRule
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
-from repoagent.serving.backends.tensorrt.slot import Layout, Slot
+from repoagent.serving.backends.tensorrt.slot import GraphRule, Layout, Slot
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 

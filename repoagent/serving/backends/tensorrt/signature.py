@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from repoagent.engines.element_type import ElementType
-from repoagent.engines.protocol import Profile, TensorSpec
+from repoagent.engines.protocol import ElementType, Profile, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.signatures import Signature, TensorInfo
 from repoagent.serving.requests.tensor import DataType

@@ -127,7 +127,7 @@ def test_what_the_library_logs_is_the_reason(platform: Any) -> None:
 
 
 def test_an_error_of_the_librarys_own_thread_is_the_reason_too() -> None:
-    from repoagent.engines.cuda.logger import TensorRtLog
+    from repoagent.engines.cuda.engine import TensorRtLog
 
     log = TensorRtLog()
     log.clear()

@@ -2,7 +2,7 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.signatures.completion import Signature, TensorInfo, complete, validate
+from repoagent.serving.backends.signatures import Signature, TensorInfo, complete, validate
 from repoagent.serving.requests.tensor import DataType
 
 F, S = DataType.FP32, DataType.BYTES
