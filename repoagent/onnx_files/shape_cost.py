@@ -19,6 +19,8 @@ __all__ = ["is_plain"]
 _NODES: Final = 20_000
 _ENTRIES: Final = 20_000_000
 """Dimensions of all values together, and numbers that are followed."""
+_HIGHEST: Final = 1000
+"""Dimensions of one value: some operators look for each of them in a list that is as long."""
 _COPIES: Final = 4
 """How often all weights may be copied."""
 _COPIED_BYTES: Final = 256 << 20
@@ -86,7 +88,7 @@ def _fits(graph: "_Graph") -> bool:
             values[name] = value
             entries += value.rank + (0 if value.length == inf else value.length)
         highest = max([highest, made.rank, *(value.rank for value in inputs)])
-        if entries > _ENTRIES:
+        if entries > _ENTRIES or made.rank > _HIGHEST:
             return False
     return copied <= max(_COPIED_BYTES, _COPIES * weights)
 

@@ -58,6 +58,12 @@ def declared_dimensions() -> Any:
     return make_model([*nodes, node("ReduceMax", "r2000", "y", keepdims=0)], inputs, Y)
 
 
+def squeezed() -> Any:
+    """Each of the dimensions is looked for among those to take away."""
+    weights = [numbers("s", [1] * 200_000), numbers("axes", range(1, 200_000))]
+    return make_model([node("Reshape", "x s", "r"), node("Squeeze", "r axes", "y")], X, Y, weights)
+
+
 def copies() -> Any:
     """Four hundred nodes share a weight of 4 MB, and each gets it in the form that its kernel wants."""
     weight = numpy_helper.from_array(np.ones((1024, 1024), "f4"), "w")
@@ -66,7 +72,7 @@ def copies() -> Any:
     return make_model([*nodes, node("ReduceMax", "r400", "y", keepdims=0)], inputs, Y, [weight])
 
 
-HOSTILE = [doubling, gathering, many_dimensions, declared_dimensions, copies]
+HOSTILE = [doubling, gathering, many_dimensions, declared_dimensions, squeezed, copies]
 
 
 def refusal(content: bytes, limits: Limits) -> str:
@@ -118,6 +124,6 @@ def test_what_onnx_runtime_refuses_is_left_to_it() -> None:
 def test_no_process_is_started_for_an_ordinary_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_opening, "_run", lambda *_: pytest.fail("a process"))
     try_opening(perceptron().SerializeToString(), onnxruntime.SessionOptions(), "m")
-    assert not is_plain(doubling().SerializeToString())
+    assert not any(is_plain(make().SerializeToString()) for make in HOSTILE)
     with opening_within(Limits(open_seconds=0), lambda: False):
         try_opening(doubling().SerializeToString(), onnxruntime.SessionOptions(), "m")
