@@ -49,7 +49,7 @@ OURS = """
 import json, sys, time
 from pathlib import Path
 from repoagent.storage.cache.cache import Cache
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
 url, digest, size, cache = sys.argv[1:]

@@ -50,7 +50,7 @@ print((peak() - before) << 10)
 FETCH = (
     """
 from repoagent.storage.cache.cache import Cache
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
 """,

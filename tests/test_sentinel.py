@@ -27,7 +27,7 @@ from repoagent import sentinel
 from repoagent.cli import fetch as _, main as _
 from repoagent.engines.probing import parent
 from repoagent_llm.backend.chat import renderer
-from repoagent.storage.secrets.environment import child_environment, without_secrets
+from repoagent.storage.secrets.programs import child_environment, without_secrets
 from repoagent.storage.secrets.programs import run_program
 from repoagent_decrypt.providers import tpm
 from repoagent_server.program import program as program_of_server

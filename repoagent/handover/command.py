@@ -14,7 +14,7 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.handover import supervisor
 from repoagent.sentinel import NAME
-from repoagent.storage.secrets.environment import child_environment
+from repoagent.storage.secrets.programs import child_environment
 
 __all__ = ["Command", "CommandError", "fill_in", "wait_until_ready"]
 

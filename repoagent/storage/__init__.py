@@ -3,7 +3,7 @@
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.paths.names import join_inside
-from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
+from repoagent.storage.repositories.listing import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.repositories.sources import MemorySource, ModelSource, open_source
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url

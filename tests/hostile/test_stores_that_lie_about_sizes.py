@@ -13,8 +13,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import PartialFile
-from repoagent.storage.transfer.remote_files import RemoteFile
-from repoagent.storage.transfer.streams import ByteStream, fsspec_opener
+from repoagent.storage.transfer.streams import ByteStream, RemoteFile, fsspec_opener
 
 CONTENT = b"weights" * 1000
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -36,7 +36,7 @@ from pathlib import Path
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.filesystems import open_patiently
 from repoagent.storage.repositories.url import parse_url
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.transfer.streams import fsspec_opener
 host, path, digest, cache = sys.argv[1:]
 fs, _ = open_patiently(parse_url("az://models/fraud"), {"account_name": "account", "account_host": host})

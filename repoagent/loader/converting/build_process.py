@@ -17,7 +17,7 @@ from repoagent.api.converters import Product, Progressing
 from repoagent.errors import CancelledError, InternalError, UnsupportedError
 from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
-from repoagent.storage.secrets.environment import child_environment
+from repoagent.storage.secrets.programs import child_environment
 
 __all__ = ["build_in_child", "took_too_long"]
 

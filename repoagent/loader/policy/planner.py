@@ -13,7 +13,7 @@ from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
 from repoagent.loader.policy.allowed import backend_objections, command_objection, objection
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
-from repoagent.storage.secrets.environment import mark_secret
+from repoagent.storage.secrets.programs import mark_secret
 
 __all__ = ["PolicyPlanner"]
 

@@ -14,7 +14,7 @@ from repoagent.storage.cache.cache_store import CacheStore, name_of
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_files import WORKERS, Progress, download_files
 from repoagent.storage.transfer.localize import NO_LIMIT
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 

@@ -1,8 +1,10 @@
 """Listing a repository or a model, on a disk or on any fsspec filesystem, with as few calls as it allows."""
 
+import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -12,9 +14,43 @@ from repoagent.errors import InvalidArgumentError, NotFoundError, UnsafePathErro
 from repoagent.limits import Limits
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import is_local
-from repoagent.storage.repositories.fingerprint import FileEntry
 
-__all__ = ["list_directories", "list_files", "single_file"]
+__all__ = ["FileEntry", "Fingerprint", "fingerprint_of", "list_directories", "list_files", "single_file"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileEntry:
+    """One file of a model.
+
+    ``path`` is relative, with ``/``; ``name`` is how the filesystem itself calls the file; ``size`` is in bytes, or
+    None if a server does not report it; ``tag`` is the ETag, or whatever else the filesystem changes when it writes
+    (mtime and ctime in nanoseconds on a disk), and empty if there is nothing.
+    """
+
+    path: str
+    size: int | None
+    tag: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Compares equal while no file of the model was added, removed or written."""
+
+    digest: str
+    files: int
+    size: int
+
+
+def fingerprint_of(entries: Iterable[FileEntry]) -> Fingerprint:
+    """Condense a listing; its order does not matter."""
+    ordered = sorted(entries)
+    state = hashlib.sha256()
+    for entry in ordered:
+        # No part can hold a NUL, so that different listings never give the same bytes.
+        state.update(f"{entry.path}\0{entry.size}\0{entry.tag}\0".encode("utf-8", "surrogateescape"))
+    return Fingerprint(state.hexdigest(), len(ordered), sum(entry.size or 0 for entry in ordered))
+
 
 # Where the filesystems keep what changes with the content, the surest first.
 _TAGS: Final = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "blob_id", "generation", "LastModified",

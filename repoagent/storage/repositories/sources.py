@@ -12,8 +12,7 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_tree, object_parts
 from repoagent.storage.repositories.filesystems import is_local, open_patiently
-from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
-from repoagent.storage.repositories.listing import list_directories, list_files
+from repoagent.storage.repositories.listing import FileEntry, Fingerprint, fingerprint_of, list_directories, list_files
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
 __all__ = ["MemorySource", "ModelSource", "new_memory_filesystem", "open_source", "version_numbers"]

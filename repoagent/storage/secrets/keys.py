@@ -15,8 +15,7 @@ from repoagent.beneath import read_small_file
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.public_text import unusable_key_file
-from repoagent.storage.secrets.environment import mark_secret
-from repoagent.storage.secrets.programs import run_program
+from repoagent.storage.secrets.programs import mark_secret, run_program
 
 __all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
 

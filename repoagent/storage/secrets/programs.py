@@ -1,17 +1,57 @@
-"""Running a program, with an end when no one waits any more."""
+"""Running a program, with an end when no one waits any more, and the environment that child processes get."""
 
 import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import CancelledError
-from repoagent.storage.secrets.environment import child_environment
+from repoagent.sentinel import mark
 
-__all__ = ["run_program"]
+__all__ = ["child_environment", "mark_secret", "run_program", "without_secrets"]
+
+
+_OWN_PREFIX: Final = "REPOAGENT_"
+"""Settings of this program: flags given as variables, some of which are secrets."""
+
+_NEVER_KEYS: Final = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PWD", "PYTHONHOME"}
+    | {"PYTHONPATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"}
+)
+"""Without these programs do not run; a model that names one as its key must not take it from the others."""
+
+_lock: Final = threading.Lock()
+_secret: Final[set[str]] = set()
+
+
+def mark_secret(name: str) -> None:
+    """From now on no program that the server starts inherits the variable ``name``."""
+    if name not in _NEVER_KEYS and not name.startswith("LC_"):
+        with _lock:
+            _secret.add(name)
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without variables of this program and without those that held a key.
+
+    What is started with it ends with the server, see :mod:`repoagent.sentinel`.
+    """
+    with _lock:
+        hidden = frozenset(_secret)
+    kept = {
+        name: value for name, value in environment.items() if name not in hidden and not name.startswith(_OWN_PREFIX)
+    }
+    return kept | mark()
+
+
+def child_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a program inherits from the server now, and ``added``, which its caller chose."""
+    return without_secrets(os.environ) | dict(added or {})
+
 
 _TICK_SECONDS: Final = 0.05
 
@@ -26,7 +66,7 @@ def run_program(
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run ``argv`` to its end and return what it wrote and its status.
 
-    It inherits the server's environment without secrets (:mod:`~repoagent.storage.secrets.environment`), and ``env``.
+    It inherits the server's environment without secrets (:mod:`~repoagent.storage.secrets.programs`), and ``env``.
 
     The program gets a process group of its own, and whatever ends the wait early (``cancelled``, the timeout, an
     exception) kills the whole group and collects it.

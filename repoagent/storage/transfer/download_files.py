@@ -8,7 +8,7 @@ from typing import Final
 
 from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.transfer.download_context import DownloadContext
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 
 __all__ = ["WORKERS", "Cancelled", "Place", "Progress", "download_files"]
 

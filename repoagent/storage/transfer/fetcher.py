@@ -7,12 +7,11 @@ from typing import Protocol
 
 from repoagent.errors import NotFoundError
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
-from repoagent.storage.repositories.listing import list_files
+from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.transfer.download_files import Cancelled, Progress
 from repoagent.storage.transfer.localize import check_unchanged, localize
-from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
+from repoagent.storage.transfer.streams import RemoteFile, remote_files
 
 __all__ = ["Fetcher", "ResultCache"]
 

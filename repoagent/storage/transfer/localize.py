@@ -11,13 +11,12 @@ from repoagent.errors import AlreadyExistsError, UnavailableError
 from repoagent.storage.paths.faults import full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.paths.trees import remove_tree
-from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
-from repoagent.storage.repositories.listing import list_files
+from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.download_files import WORKERS, Cancelled, Progress, download_files
 from repoagent.storage.transfer.partial_file import PartialFile
-from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
+from repoagent.storage.transfer.streams import RemoteFile, remote_files
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 
 __all__ = ["bring_privately", "check_unchanged", "localize"]

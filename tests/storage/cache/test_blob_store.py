@@ -13,8 +13,7 @@ from repoagent.storage.cache.blob_store import BlobStore, Spare
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer.digests import digest_of
 from repoagent.storage.transfer.partial_file import CHUNK
-from repoagent.storage.transfer.remote_files import RemoteFile
-from repoagent.storage.transfer.streams import SEGMENT, web_opener
+from repoagent.storage.transfer.streams import SEGMENT, RemoteFile, web_opener
 from repoagent.web import Hosts, WebClient
 from tests.extent import in_full
 from tests.file_server import FileServer, Request
@@ -232,7 +231,7 @@ from repoagent.storage.cache import blob_store, cache_store
 from repoagent.storage.cache.blob_store import BlobStore
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer import download_file, partial_file
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
 
@@ -334,7 +333,7 @@ _MEASURED = """
 import sys
 from pathlib import Path
 from repoagent.storage.cache.cache import Cache
-from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
 path, url, digest, size = sys.argv[1:]

@@ -18,7 +18,7 @@ from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError, 
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.nested_text import check_depth, read_json
-from repoagent.storage.secrets.environment import child_environment
+from repoagent.storage.secrets.programs import child_environment
 from repoagent_llm.backend.chat.source import ChatSource
 
 __all__ = ["ChatRenderer"]

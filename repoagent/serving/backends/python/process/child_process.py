@@ -19,7 +19,7 @@ from repoagent.serving.backends.python.process.channel import Kind, Message, Pay
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.serving.backends.python.process.server_channel import ServerChannel, WorkChannel
-from repoagent.storage.secrets.environment import without_secrets
+from repoagent.storage.secrets.programs import without_secrets
 
 __all__ = ["ChildProcess", "OutputLines", "Program"]
 
