@@ -6,20 +6,13 @@ import pytest
 
 from repoagent.errors import RepoAgentError
 from tests.hostile.conftest import NewCore
+from tests.hostile.fake_child import write_child
 
-CONFIG = """
-backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
-input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type: TYPE_FP32 dims: [-1] }
-"""
 MODEL = """
-import json, os, socket, struct, sys, threading
-def packet(kind, body):
-    text = f"[{body},null,[],[],[]]".encode()
-    socket.socket(fileno=os.dup(int(sys.orig_argv[4]))).send(struct.pack("<BBI", kind, 0, len(text)) + text)
 class TritonPythonModel:
     STATIC
     def WHEN(*_):
-        packet(KIND, BODY)
+        packet(WORK, KIND, BODY)
         threading.Event().wait()
     def execute(self, requests):
         return []
@@ -47,11 +40,8 @@ COMPLETED = {
 
 
 def load(new_core: NewCore, repository: Path, when: str, kind: int, body: str) -> str:
-    directory = repository / "m" / "1"
-    directory.mkdir(parents=True)
     text = MODEL.replace("STATIC", WHEN[when]).replace("WHEN", when).replace("KIND", str(kind)).replace("BODY", body)
-    (directory / "model.py").write_text(text)
-    (directory.parent / "config.pbtxt").write_text(CONFIG)
+    write_child(repository, text)
     with pytest.raises(RepoAgentError) as caught:
         new_core().load("m")
     return str(caught.value)

@@ -2,25 +2,16 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.conftest import NewCore
+from tests.hostile.fake_child import request, write_child
 
-CONFIG = """
-backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
-input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type: TYPE_FP32 dims: [-1] }
-"""
 # It asks past the API that models have, as the code of a model can.
 MODEL = """
-import gc
-from repoagent.serving.backends.python.process.remote import RemoteCore
-import triton_python_backend_utils as pb_utils
-(CORE,) = [entry for entry in gc.get_objects() if type(entry) is RemoteCore]
+(CORE,) = those_of(RemoteCore)
 def ask(*question):
     try:
         return CORE.ask(*question)
@@ -46,13 +37,10 @@ class TritonPythonModel:
 
 @pytest.mark.slow
 def test_the_page_of_metrics_is_still_written(new_core: NewCore, repository: Path) -> None:
-    directory = repository / "m" / "1"
-    directory.mkdir(parents=True)
-    (directory / "model.py").write_text(MODEL)
-    (directory.parent / "config.pbtxt").write_text(CONFIG)
+    write_child(repository, MODEL)
     core = new_core()
     core.load("m")
-    core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([1.0], np.float32))})))
+    core.infer(request(1.0))
     page = REGISTRY.text().encode().decode()
     assert "nv_inference_count" not in page
     families = {family.name: family for family in text_string_to_metric_families(page)}

@@ -5,29 +5,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.conftest import NewCore
+from tests.hostile.fake_child import ECHO, output, request, write_child, write_echo
 
-CONFIG = """
-backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
-input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type: TYPE_FP32 dims: [-1] }
-"""
-MODEL = """
-import os, threading, time
-import triton_python_backend_utils as pb_utils
-class TritonPythonModel:
-    def execute(self, requests):
-        values = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
-        if values[0].ravel()[0] == 1:
-            print("a line that no one can log")
-            threading.Event().wait()
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", value)]) for value in values]
-"""
+HANGS = "print('a line that no one can log'); threading.Event().wait()"
 # It ends when all of them do so, or not at all.
 TOGETHER = """
     def finalize(self):
@@ -35,22 +19,12 @@ TOGETHER = """
         while len(os.listdir(PLACE)) < 3:
             time.sleep(0.01)
 """
+INSTANCES = " instance_group { count: 3 kind: KIND_CPU }"
 SCHEDULERS = {
     "one by one": "",
     "in batches": "max_batch_size: 4 dynamic_batching {}",
     "sequences": "max_batch_size: 4 sequence_batching { direct {} }",
 }
-
-
-def ask(value: float) -> InferRequest:
-    return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}))
-
-
-def write(repository: Path, model: str, more: str = "") -> None:
-    directory = repository / "m" / "1"
-    directory.mkdir(parents=True)
-    (directory / "model.py").write_text(model)
-    (directory.parent / "config.pbtxt").write_text(CONFIG + more)
 
 
 @pytest.mark.slow
@@ -60,15 +34,13 @@ def test_all_processes_of_a_model_end_at_the_same_time(
 ) -> None:
     place = tmp_path / "finalized"
     place.mkdir()
-    write(repository, MODEL + TOGETHER.replace("PLACE", repr(str(place))), SCHEDULERS[scheduler] + INSTANCES)
+    model = ECHO.replace("BEHAVIOUR", HANGS) + TOGETHER.replace("PLACE", repr(str(place)))
+    write_child(repository, model, SCHEDULERS[scheduler] + INSTANCES)
     core = new_core(backend_config={"python": {"stub-timeout-seconds": "30"}})
     core.load("m")
     core.unload("m")
     assert len(list(place.iterdir())) == 3
     assert "and is killed" not in caplog.text
-
-
-INSTANCES = " instance_group { count: 3 kind: KIND_CPU }"
 
 
 class Broken(logging.Filter):
@@ -97,13 +69,13 @@ def broken_log() -> Iterator[None]:
 def test_who_waits_for_a_process_that_cannot_be_looked_after_hears_of_its_end(
     new_core: NewCore, repository: Path
 ) -> None:
-    write(repository, MODEL)
+    write_echo(repository, HANGS)
     core = new_core()
     core.load("m")
     before = len(os.listdir("/proc/self/fd"))
     for value in (1.0, 2.0):  # The first ends the process; no other one is started, as that cannot be logged either.
         with pytest.raises(RepoAgentError, match="is not healthy"):
-            core.infer(ask(value))
+            core.infer(request(value))
     assert len(os.listdir("/proc/self/fd")) <= before
     core.load("m")
-    assert core.infer(ask(2.0)).outputs["y"].array.tolist() == [2.0]
+    assert output(core, 2.0) == [2.0]

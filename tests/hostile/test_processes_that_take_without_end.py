@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from repoagent.errors import InternalError, RepoAgentError
@@ -18,27 +17,13 @@ from repoagent.limits import Limits
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.core import ServingCore
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.request import InferResponse
 from tests.hostile.conftest import NewCore
+from tests.hostile.fake_child import CONFIG, ECHO, output, request, write_child
 
-CONFIG = """
-backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
-input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type: TYPE_FP32 dims: [-1] }
-"""
-# Work and side socket are the first two arguments of the process. It uses them past the API that models have.
 MODEL = """
-import fcntl, gc, json, os, queue, socket, struct, sys, threading
-import numpy as np
-from repoagent.serving.backends.python.process.memory import sealed_file, _SEALS
-from repoagent.serving.backends.python.process.remote import RemoteCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-import triton_python_backend_utils as pb_utils
-SIDE = socket.socket(fileno=os.dup(int(sys.orig_argv[5])))
-def packet(kind, body, opened=(), fds=(), dropped=()):
-    text = json.dumps([body, None, [], list(dropped), opened]).encode()
-    socket.send_fds(SIDE, [struct.pack("<BBI", kind, 0, len(text)) + text], list(fds))
 def ask(*question):
     try:
         return CORE.ask(*question)
@@ -61,16 +46,8 @@ def call(count):
     for _ in range(count):
         CORE.submit(InferRequest(Asked("slow", {"x": Tensor.of(np.zeros(1, np.float32))}), Sender()))
     return errors
-class TritonPythonModel:
-    def execute(self, requests):
-        global CORE
-        CORE = [entry for entry in gc.get_objects() if type(entry) is RemoteCore][-1]
-        x = pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()
-        parameters = {}
-        if x[0] == 1:
-            ATTACK
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)], parameters=parameters)]
 """
+CORE = "CORE = those_of(RemoteCore)[-1]"
 Start = Callable[..., tuple[ServingCore, ChildProcess]]
 
 
@@ -79,10 +56,7 @@ def start(new_core: NewCore, repository: Path) -> Start:
     """A core with a model that does ``attack`` when it gets a 1, and the model's process."""
 
     def start(attack: str, **limits: int) -> tuple[ServingCore, ChildProcess]:
-        directory = repository / "m" / "1"
-        directory.mkdir(parents=True)
-        (directory / "model.py").write_text(MODEL.replace("ATTACK", attack))
-        (directory.parent / "config.pbtxt").write_text(CONFIG)
+        write_child(repository, MODEL + ECHO.replace("BEHAVIOUR", f"global CORE{LINE}{CORE}{LINE}{attack}"))
         core = new_core(limits=Limits(**limits))
         before = processes()
         core.load("m")
@@ -98,20 +72,20 @@ def processes() -> list[ChildProcess]:
 
 
 def ask(core: ServingCore, *values: float) -> InferResponse:
-    return core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array(values, np.float32))})))
+    return core.infer(request(*values))
 
 
 def is_killed(core: ServingCore, *values: float) -> None:
     with pytest.raises(InternalError, match="is not healthy"):
         ask(core, *(values or (1.0,)))
-    assert ask(core, 2.0).outputs["y"].array.tolist() == [2.0], "the next process serves"
+    assert output(core, 2.0) == [2.0], "the next process serves"
 
 
 LINE = "\n" + " " * 12
 WAIT = f"{LINE}threading.Event().wait()"
 SEGMENTS = {
-    "many of them": "for n in range(1, 100): packet(14, None, [[n, 4096]], [sealed_file(4096)])",
-    "too many bytes": "for n in range(1, 4): packet(14, None, [[n, 600 << 10]], [sealed_file(600 << 10)])",
+    "many of them": "for n in range(1, 100): packet(SIDE, 14, None, [[n, 4096]], [sealed_file(4096)])",
+    "too many bytes": "for n in range(1, 4): packet(SIDE, 14, None, [[n, 600 << 10]], [sealed_file(600 << 10)])",
 }
 
 
@@ -130,7 +104,7 @@ def test_memory_that_no_one_has_reserved_is_not_mapped(start: Start, caplog: pyt
     """To map it would fill it: a process could have the server take what it never had itself."""
     attack = (
         "fd = os.memfd_create('x', os.MFD_ALLOW_SEALING); os.ftruncate(fd, 64 << 20); "
-        "fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS); packet(14, None, [[1, 64 << 20]], [fd])"
+        "fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS); packet(SIDE, 14, None, [[1, 64 << 20]], [fd])"
     )
     core, child = start(attack + WAIT)
     is_killed(core)
@@ -143,7 +117,7 @@ def test_memory_that_is_dropped_counts_as_long_as_it_is_mapped(start: Start) -> 
     """A response keeps it: whoever holds that keeps the process from sharing more."""
     core, child = start("pass")
     mapping = child.mapping
-    responses = [core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.full(10_000, 2, np.float32))})))]
+    responses = [core.infer(request(*[2.0] * 10_000))]
     (number,) = mapping._maps
     mapping.forget(number)
     assert (len(mapping._maps), mapping._mapped - len(mapping._unmapped)) == (0, 1)
@@ -154,12 +128,12 @@ def test_memory_that_is_dropped_counts_as_long_as_it_is_mapped(start: Start) -> 
 
 @pytest.mark.slow
 def test_a_sound_process_that_needs_more_memory_gets_an_error_and_lives_on(start: Start) -> None:
-    core, child = start("x = np.zeros(1 << 20, np.float32)", python_shared_bytes=4 << 20, python_segments=20)
+    core, child = start("values = [np.zeros(1 << 20, np.float32)]", python_shared_bytes=4 << 20, python_segments=20)
     with pytest.raises(RepoAgentError, match=r"cannot be handed over: .*--limit-python-shared-bytes"):
         ask(core, 1.0)
-    assert ask(core, 2.0).outputs["y"].array.tolist() == [2.0]
+    assert output(core, 2.0) == [2.0]
     with pytest.raises(RepoAgentError, match=r"inputs of 'm_0' cannot be handed over: .*--limit-python-segments"):
-        core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.full(2 << 20, 2, np.float32))})))
+        core.infer(request(*[2.0] * (2 << 20)))
     assert not child.exited.is_set()
 
 
@@ -181,7 +155,7 @@ def test_a_long_message_is_an_error_of_a_sound_process_and_the_end_of_another_on
 def test_answers_that_are_not_read_do_not_pile_up(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     attack = [
         "CORE._take = lambda _: threading.Event().wait()",
-        "for n in range(10**9, 10**9 + 10**6): packet(10, [n, 'heard', []])",
+        "for n in range(10**9, 10**9 + 10**6): packet(SIDE, 10, [n, 'heard', []])",
     ]
     core, child = start(LINE.join(attack) + WAIT, python_unread_bytes=1 << 20)
     is_killed(core)
@@ -226,7 +200,7 @@ def let_go(repository: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
 def test_questions_that_take_long_do_not_take_a_thread_each(let_go: Callable[[], None], start: Start) -> None:
     attack = [
         "CORE._questions = Anything(CORE._questions)",
-        "for n in range(10**9, 10**9 + 200): packet(10, [n, 'model_ready', ['slow', '']])",
+        "for n in range(10**9, 10**9 + 200): packet(SIDE, 10, [n, 'model_ready', ['slow', '']])",
         "parameters = {'answer': ask('model_ready', ['slow', ''])}",
     ]
     core, child = start(LINE.join(attack), python_threads=4, python_calls=100)
@@ -258,7 +232,7 @@ def test_names_and_levels_of_loggers_are_neither_kept_nor_those_of_others(
 ) -> None:
     names = "['repoagent.audit.log', 'root', '', 'a\\ud800', 'x' * 9000, *(f'name{n}' for n in range(500))]"
     attack = (
-        f"[packet(12, [name, 40 + 10**6 * (n % 9) + n, 'f.py', 10**4000, 'text \\ud800' * (n < 6)])"
+        f"[packet(SIDE, 12, [name, 40 + 10**6 * (n % 9) + n, 'f.py', 10**4000, 'text \\ud800' * (n < 6)])"
         f" for n, name in enumerate({names})]; ask('heard', [])"
     )
     core, child = start(attack)
@@ -280,7 +254,7 @@ def test_names_and_levels_of_loggers_are_neither_kept_nor_those_of_others(
     "record", ["[]", "5", "[1, 40, '', 1, '']", "['x', 40, '', True, '']", "['x', '4', '', 1, '']"]
 )
 def test_a_log_record_that_is_not_one_is_the_end_of_its_process(start: Start, record: str) -> None:
-    core, _ = start(f"packet(12, {record}); ask('heard', [])" + WAIT)
+    core, _ = start(f"packet(SIDE, 12, {record}); ask('heard', [])" + WAIT)
     is_killed(core)
 
 

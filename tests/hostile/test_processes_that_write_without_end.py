@@ -6,30 +6,20 @@ The log of the operator may grow. The requests of the model are answered, and it
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from repoagent.errors import InternalError
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.request import InferResponse
 from tests.hostile.conftest import NewCore
+from tests.hostile.fake_child import request, write_child
 
-CONFIG = """
-backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
-input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type: TYPE_FP32 dims: [-1] }
-"""
 MODEL = """
-import itertools, os, socket, struct, subprocess, sys, threading
-import triton_python_backend_utils as pb_utils
-SIDE = int(sys.orig_argv[5])
 def write(fd):
     while True:
         os.write(fd, b"\\n" * 65536)  # Lines take longer to read than to write.
 def send():
-    side = socket.socket(fileno=os.dup(SIDE))
-    text = b"[null,null,[],[],[]]"
     while True:
-        side.send(struct.pack("<BBI", 14, 0, len(text)) + text)
+        packet(SIDE, 14, None)
 class TritonPythonModel:
     def initialize(self, args):
         FLOOD
@@ -50,26 +40,19 @@ FLOODS = {
 }
 
 
-def ask(value: float) -> InferRequest:
-    return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("flood", FLOODS)
 def test_requests_are_answered_a_process_that_ends_is_replaced_and_the_model_can_be_unloaded(
     new_core: NewCore, repository: Path, flood: str
 ) -> None:
-    directory = repository / "m" / "1"
-    directory.mkdir(parents=True)
-    (directory / "model.py").write_text(MODEL.replace("FLOOD", FLOODS[flood]))
-    (directory.parent / "config.pbtxt").write_text(CONFIG)
+    write_child(repository, MODEL.replace("FLOOD", FLOODS[flood]))
     core = new_core()
     core.load("m")
-    first = pid(core.infer(ask(2.0)))
+    first = pid(core.infer(request(2.0)))
     with pytest.raises(InternalError, match="is not healthy"):
-        core.infer(ask(1.0))
-    second = pid(core.infer(ask(3.0)))
+        core.infer(request(1.0))
+    second = pid(core.infer(request(3.0)))
     assert second not in (first, os.getpid())
     core.unload("m")
     assert not Path(f"/proc/{second}").exists()
