@@ -32,8 +32,7 @@ from loads import METHOD, message, numbers, payload, request_of
 from measures import clock_of, least_costs, options_of, table
 from onnx_models import WIDTHS, write_wide_models
 from repoagent_server import KServeGrpc, KServeHttp
-from repoagent_server.codec.number_list import NumberList
-from repoagent_server.codec.request_templates import RequestTemplates
+from repoagent_server.codec.request_templates import NumberList, RequestTemplates
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.response import infer_message

@@ -14,7 +14,15 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view
-from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
+from repoagent_server.codec.datatypes import (
+    BY_NAME,
+    MAX_DIMENSIONS,
+    MAX_ELEMENTS,
+    JsonKind,
+    TypeInfo,
+    too_many_dimensions,
+    too_many_elements,
+)
 from repoagent_server.codec.fields import (
     MISSING,
     array_field,
@@ -32,7 +40,6 @@ from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.requested_outputs import RequestedOutputs
-from repoagent_server.codec.shapes import MAX_DIMENSIONS, MAX_ELEMENTS, too_many_dimensions, too_many_elements
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["OutputEncoding", "read_infer"]

@@ -9,12 +9,11 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, tensor_array
-from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
+from repoagent_server.codec.datatypes import BY_NAME, MAX_DIMENSIONS, TypeInfo, too_many_dimensions
 from repoagent_server.codec.infer_request import check_tensors
 from repoagent_server.codec.parameters import check_parameters
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.requested_outputs import RequestedOutputs
-from repoagent_server.codec.shapes import MAX_DIMENSIONS, too_many_dimensions
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
 from repoagent_server.grpc.shared_memory import read_span

@@ -11,9 +11,8 @@ from typing import Final
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import json_length
-from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange, error_response
 from repoagent_server.http.router import Deferred, Params
-from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.reserve import GrowingBody, Reserve, inflate
 
 __all__ = ["CodedRoute", "accepted", "compress", "decompress"]

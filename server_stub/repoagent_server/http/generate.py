@@ -1,13 +1,15 @@
 """``generate`` and ``generate_stream``: a flat JSON request, and one JSON answer or a stream of events."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
+from repoagent_server.codec.datatypes import BY_TYPE, JsonKind
 from repoagent_server.codec.generate_request import read_generate
-from repoagent_server.codec.generate_response import write_generate
-from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.infer_response import json_values
+from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.server import check_version
@@ -19,7 +21,32 @@ from repoagent_server.http.service import fault
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.mailbox import Answer, Mailbox
 
-__all__ = ["GenerateRoutes"]
+__all__ = ["GenerateRoutes", "write_generate"]
+
+
+def write_generate(response: InferResponse) -> bytes:
+    """The JSON: an output of one element is a bare value, any other a flat array.
+
+    Raises:
+        InvalidArgumentError: an output has a type that JSON cannot carry.
+    """
+    document: dict[str, Any] = {"id": response.id} if response.id else {}
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    document.update(response.parameters)
+    document.update((name, _value(tensor)) for name, tensor in response.outputs.items())
+    return dumps(document)
+
+
+def _value(tensor: Tensor) -> Any:
+    info = BY_TYPE[tensor.data_type]
+    if tensor.array.size != 1:
+        return json_values(info, tensor)
+    if info.json is JsonKind.STRING:  # what streams have in each of their pieces
+        text = tensor.array.item()
+        return text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+    return Fragment(dumps(json_values(info, tensor))[1:-1])
+
 
 _NOT_ONE: Final = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various "

@@ -9,7 +9,7 @@ from repoagent_server.access.rights import for_all
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, find
 from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
 from repoagent_server.handlers.restrictions import Api
-from repoagent_server.http.audit_actor import acting
+from repoagent_server.http.access import acting
 from repoagent_server.http.json_body import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route

@@ -22,9 +22,11 @@ __all__ = [
     "Header",
     "Request",
     "Response",
+    "WrappedExchange",
     "error_response",
     "json_response",
 ]
+
 
 Header = tuple[bytes, bytes]
 
@@ -166,3 +168,32 @@ def error_response(error: RepoAgentError | str, status: int | None = None) -> Re
     if isinstance(error, RepoAgentError):
         return json_response({"error": client_text(error)}, status or STATUS_OF[error.code])
     return json_response({"error": error}, status or 400)
+
+
+class WrappedExchange:
+    """Passes everything on to ``inner``: an :class:`~repoagent_server.http.messages.Exchange` to inherit from."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Exchange) -> None:
+        self._inner = inner
+
+    @property
+    def on_cancel(self) -> Callable[[], None] | None:
+        return self._inner.on_cancel
+
+    @on_cancel.setter
+    def on_cancel(self, value: Callable[[], None] | None) -> None:
+        self._inner.on_cancel = value
+
+    def respond(self, response: Response) -> None:
+        self._inner.respond(response)
+
+    def begin(self, head: Response) -> None:
+        self._inner.begin(head)
+
+    def write(self, piece: bytes) -> None:
+        self._inner.write(piece)
+
+    def end(self) -> None:
+        self._inner.end()

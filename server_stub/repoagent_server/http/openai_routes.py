@@ -1,18 +1,20 @@
 """``/v1``: OpenAI's API."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.requests.request import Asked
-from repoagent_server.access import Need, Right, Scope
+from repoagent_server.access import Caller, Need, Right, Scope
 from repoagent_server.access.rights import for_model, listed
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Api
+from repoagent_server.handlers.visible import visible
 from repoagent_server.http.access import route_of
 from repoagent_server.http.json_body import check_depth
 from repoagent_server.http.load_report import wanted_report
@@ -21,17 +23,64 @@ from repoagent_server.http.messages import Exchange, Request, Response, json_res
 from repoagent_server.http.openai_answers import DocumentGroup, Group, Part, StreamGroup, VectorGroup, openai_error
 from repoagent_server.http.router import Params, Route
 from repoagent_server.openai.answer import Answer
-from repoagent_server.openai.chat_form import ChatForm
-from repoagent_server.openai.chat_request import read_chat
-from repoagent_server.openai.completion_form import CompletionForm
-from repoagent_server.openai.completion_request import read_completion
-from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, read_embedding
+from repoagent_server.openai.chat_request import ChatForm, read_chat
+from repoagent_server.openai.completion_request import CompletionForm, read_completion
+from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, makes_embeddings, read_embedding
+from repoagent_server.openai.errors import ModelNotFoundError
 from repoagent_server.openai.generation_request import GenerationRequest
-from repoagent_server.openai.model_list import ModelList, metadata_of
-from repoagent_server.openai.tensors import asked_of
+from repoagent_server.openai.tensors import asked_of, makes_text
 from repoagent_server.openai.tools import Tools
+from repoagent_server.shared.core import Core
 
-__all__ = ["OpenAiRoutes"]
+__all__ = ["ModelList", "OpenAiRoutes", "metadata_of"]
+
+
+def metadata_of(core: Core, model: str) -> dict[str, Any]:
+    """The metadata of a model.
+
+    Raises:
+        ModelNotFoundError: there is no such model.
+    """
+    try:
+        return core.model_metadata(model, "")
+    except NotFoundError as error:
+        raise ModelNotFoundError(f"The model '{model}' does not exist: {error.message}") from None
+
+
+class ModelList:
+    """What a core serves."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._created = int(time.time())
+
+    def all(self, caller: Caller | None = None) -> dict[str, Any]:
+        """The models that are ready, make texts or embeddings, and are for the eyes of ``caller``, if there is one."""
+        rows = visible(self._core.index(ready_only=True), caller)
+        names = dict.fromkeys(row["name"] for row in rows)
+        return {"object": "list", "data": [self._entry(name) for name in names if self._fits(name)]}
+
+    def one(self, model: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            ModelNotFoundError: it is not there, or not ready.
+        """
+        metadata_of(self._core, model)
+        if not self._core.model_ready(model):
+            raise ModelNotFoundError(f"The model '{model}' is not ready")
+        return self._entry(model)
+
+    def _fits(self, model: str) -> bool:
+        try:
+            metadata = self._core.model_metadata(model, "")
+        except RepoAgentError:
+            return False  # It is being unloaded.
+        return makes_text(metadata) or makes_embeddings(metadata)
+
+    def _entry(self, model: str) -> dict[str, Any]:
+        return {"id": model, "object": "model", "created": self._created, "owned_by": "repoagent"}
+
 
 _T = TypeVar("_T")
 _GET: Final = frozenset({b"GET"})

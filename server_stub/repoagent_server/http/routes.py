@@ -12,7 +12,7 @@ from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.server import ServerHandler
-from repoagent_server.http.audit_actor import acting
+from repoagent_server.http.access import acting
 from repoagent_server.http.json_body import optional_document
 from repoagent_server.http.log_routes import log_route
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response

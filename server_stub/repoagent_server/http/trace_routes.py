@@ -10,7 +10,7 @@ from repoagent_server.access.rights import for_all, for_model
 from repoagent_server.codec.fields import MISSING, as_string, complaint, find
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
-from repoagent_server.http.audit_actor import acting
+from repoagent_server.http.access import acting
 from repoagent_server.http.json_body import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route

@@ -1,17 +1,157 @@
-"""``/v1/chat/completions``: the request."""
+"""``/v1/chat/completions``: the request, its conversation for the template, and the form of responses."""
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent.nested_text import read_json
 from repoagent_server.codec.json_text import dumps
+from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
-from repoagent_server.openai.messages import template_messages
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
+from repoagent_server.openai.tool_calls import CallPiece
 from repoagent_server.openai.tools import Tools, read_tools
 
-__all__ = ["ChatRequest", "read_chat"]
+__all__ = ["ChatForm", "ChatRequest", "read_chat", "template_messages"]
+
+
+class ChatForm:
+    """Writes one response. ``log_probs``: whether it has them."""
+
+    prefix = "chatcmpl-"
+    whole = "chat.completion"
+    part = "chat.completion.chunk"
+
+    def __init__(self, *, log_probs: bool) -> None:
+        self._log_probs = log_probs
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
+        """The members of ``choices`` that a piece makes, one of each chunk."""
+        found = []
+        if not choice.begun:
+            found.append(self._chunk(choice, {"role": "assistant", "content": ""}))
+        if delta.content or delta.log_probs:
+            found.append(self._chunk(choice, {"content": delta.content}, self._listed(delta.log_probs)))
+        found += [self._chunk(choice, {"tool_calls": [_written_call(call)]}) for call in delta.calls]
+        if choice.reason is not None:
+            found.append(self._chunk(choice, {}, reason=choice.reason))
+        return found
+
+    def _chunk(
+        self, choice: Choice, delta: dict[str, Any], log_probs: Any = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": choice.index, "delta": delta, "logprobs": log_probs, "finish_reason": reason}
+
+    def _listed(self, log_probs: Sequence[Any]) -> dict[str, Any] | None:
+        return {"content": log_probs, "refusal": None} if self._log_probs else None
+
+    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
+        """The member of ``choices`` of a whole text."""
+        text = "".join(delta.content for delta in deltas)
+        calls = _joined([call for delta in deltas for call in delta.calls])
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if calls:
+            message["tool_calls"] = calls
+        log_probs = self._listed([entry for delta in deltas for entry in delta.log_probs])
+        return {"index": choice.index, "message": message, "logprobs": log_probs, "finish_reason": choice.reason}
+
+
+def _written_call(call: CallPiece) -> dict[str, Any]:
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
+    """Whole calls."""
+    found: dict[int, dict[str, Any]] = {}
+    for piece in pieces:
+        if piece.index in found:
+            found[piece.index]["function"]["arguments"] += piece.arguments
+        else:
+            found[piece.index] = {name: value for name, value in _written_call(piece).items() if name != "index"}
+    return list(found.values())
+
+
+_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal"})
+_MEDIA: Final = {
+    "image_url": "images",
+    "input_image": "images",
+    "image": "images",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+    "file": "files",
+}
+_KEPT: Final = ("name", "tool_call_id", "reasoning_content", "reasoning", "thinking")
+
+
+def template_messages(fields: Fields) -> list[dict[str, Any]]:
+    """The member ``messages``. Texts in parts become one; arguments of calls become objects.
+
+    Raises:
+        FieldError: something makes no sense, or cannot be honoured.
+    """
+    messages = fields.objects("messages")
+    if not messages:
+        raise fields.wrong("messages", "must be an array of at least one message")
+    return [_message(message) for message in messages]
+
+
+def _message(given: Fields) -> dict[str, Any]:
+    role = given.required("role")
+    given.refuse("audio", "the server has texts only")
+    given.refuse("function_call", "use 'tool_calls'")
+    # OpenAI's newer name; templates know the older one.
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    content = _content(given)
+    calls = given.objects("tool_calls")
+    if content is None and not calls and role != "assistant":
+        raise given.wrong("content", "is required")
+    # Templates of some models take the place of a text that is not there for an error.
+    message["content"] = content or ""
+    for name in _KEPT:
+        if (value := given.get(name)) is not None:
+            message[name] = value
+    if calls:
+        message["tool_calls"] = [_call(call) for call in calls]
+    return message
+
+
+def _content(given: Fields) -> str | None:
+    content = given.get("content")
+    if type(content) is not list:
+        return given.text("content")
+    return "\n".join(_part(part) for part in given.objects("content"))
+
+
+def _part(part: Fields) -> str:
+    kind = part.required("type")
+    if kind in _MEDIA:
+        raise part.wrong("type", f"cannot be honoured: models here take no {_MEDIA[kind]}")
+    if kind not in _TEXT_PARTS:
+        raise part.wrong("type", "must be 'text'")
+    return part.required("refusal" if kind == "refusal" else "text")
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    if call.get("type") not in (None, "function"):
+        raise call.wrong("type", "must be 'function'")
+    function = call.object("function")
+    if function is None:
+        raise call.wrong("function", "is required")
+    name, text = function.required("name"), function.text("arguments") or "{}"
+    try:
+        arguments = read_json(text)
+    except ValueError:
+        raise function.wrong("arguments", "must be a string of JSON") from None
+    found: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return found if call.get("id") is None else {"id": call.required("id"), **found}
+
 
 _MOST_ALTERNATIVES: Final = 20
 _TEXTS_ONLY: Final = "the server has texts only"

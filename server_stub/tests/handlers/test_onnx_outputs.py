@@ -11,7 +11,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
-from repoagent_server.codec import shared_memory_outputs
+from repoagent_server.codec import requested_outputs
 
 from repoagent.server import Server
 from tests.onnx_models import floats, make_model, save_model
@@ -65,7 +65,7 @@ def test_an_output_is_made_in_the_clients_memory_unless_it_is_remembered(
         copied.append(place)
         np.copyto(place, array)
 
-    monkeypatch.setattr(shared_memory_outputs, "_copy", copy)
+    monkeypatch.setattr(requested_outputs, "_copy", copy)
     given = module.InferInput("X", [2, _WIDTH], "FP32")
     given.set_shared_memory("in", size)
     wanted = module.InferRequestedOutput("Y")

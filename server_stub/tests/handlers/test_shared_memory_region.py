@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from repoagent_server.codec import shared_memory_outputs
-from repoagent_server.codec.shared_memory_outputs import store
+from repoagent_server.codec import requested_outputs
+from repoagent_server.codec.requested_outputs import store
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers import shared_memory as shared_memory_handler
 from repoagent_server.handlers.shared_memory import Regions
@@ -159,7 +159,7 @@ def test_what_is_in_its_place_already_is_not_written_again(
     regions.register("out", objects.key("out"), 0, 64)
     span = regions.span("out", 16, 32)
     place: Any = np.ndarray((2, 4), np.float32, span.view())
-    monkeypatch.setattr(shared_memory_outputs, "_copy", pytest.fail)
+    monkeypatch.setattr(requested_outputs, "_copy", pytest.fail)
     store("OUT", Tensor(DataType.FP32, place), span)
 
 

@@ -8,9 +8,8 @@ import pytest
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.http.hosting.platform import Platform
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
-from repoagent_server.http.hosting.service import hosted
+from repoagent_server.http.hosting.service import Platform, hosted
 from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
 
 _HEADER: Final = "x-key"

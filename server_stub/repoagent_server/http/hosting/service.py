@@ -5,18 +5,42 @@ whatever restricts that route restricts it.
 """
 
 import asyncio
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
-from repoagent_server.http.hosting.platform import Platform
-from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange, error_response
 from repoagent_server.http.router import Router
 from repoagent_server.http.service import HttpService, MakeService, Refusal
-from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["hosted"]
+__all__ = ["UNKNOWN", "Platform", "Target", "hosted"]
+
+
+UNKNOWN: Final = Response(400)
+"""The answer to a path that a platform does not have; without a body, as in Triton."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The request of the API that takes the place of a platform's request."""
+
+    path: str
+    """Path and query, percent-encoded."""
+    method: bytes | None = None
+    """None: the method that the route of ``path`` takes, POST if it takes several."""
+
+
+class Platform(Protocol):
+    """How one platform writes its requests."""
+
+    @property
+    def binary_type(self) -> bytes:
+        """The media type of a body with binary tensors, up to the size of its JSON."""
+
+    def target(self, request: Request) -> Target | Response:
+        """Where ``request`` belongs; the answer to it if it belongs nowhere."""
+
 
 _SIZE: Final = b"Inference-Header-Content-Length"
 

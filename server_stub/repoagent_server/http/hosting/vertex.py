@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from repoagent.errors import InvalidArgumentError
-from repoagent_server.http.hosting.platform import UNKNOWN, Target
+from repoagent_server.http.hosting.service import UNKNOWN, Target
 from repoagent_server.http.messages import Request, Response, error_response
 
 __all__ = ["Vertex", "VertexOptions"]

@@ -8,8 +8,7 @@ import httpx
 import pytest
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.http.hosting.platform import Platform
-from repoagent_server.http.hosting.service import hosted
+from repoagent_server.http.hosting.service import Platform, hosted
 
 Host = Callable[..., httpx.Client]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from repoagent_server.codec.datatypes import BY_NAME
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
-from repoagent_server.codec.number_list import FloatParser, NumberList, float_parser
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.request_templates import FloatParser, NumberList, float_parser
 
 from repoagent.errors import RepoAgentError
 
