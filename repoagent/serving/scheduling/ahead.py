@@ -11,7 +11,7 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import DirectScheduler, RequestQueue
+from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.steps import Entry
 
 __all__ = ["AheadScheduler"]
@@ -42,12 +42,12 @@ class AheadScheduler(DirectScheduler):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(model_name, instances, statistics, clock)
-        self._line = RequestQueue(self._all_attended)
+        self._queue.attended = self._all_attended
         self._attended: dict[Instance, LoopReader] = {}
         self._returned: deque[Entry] = deque()
 
     def submit(self, request: InferRequest) -> None:
-        if self._waiting or not self._begin_here(request):
+        if self._queue.waiting or not self._begin_here(request):
             self._enqueue(request)
 
     def _enqueue(self, request: InferRequest) -> None:
@@ -55,7 +55,7 @@ class AheadScheduler(DirectScheduler):
         self._let_wait(Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here()))
 
     def _execute_here(self, request: InferRequest) -> None:
-        instance = None if self._waiting else self._pool.take_idle()
+        instance = None if self._queue.waiting else self._pool.take_idle()
         if instance is None:
             self.submit(request)
             return
@@ -107,20 +107,20 @@ class AheadScheduler(DirectScheduler):
 
     def _ended(self, instance: Instance, reader: LoopReader) -> None:
         """What was begun is over. On any thread; the loop then goes on with what waits."""
-        if self._line and LoopReader.here() is not reader and reader.post(partial(self._ended, instance, reader)):
+        if self._queue and LoopReader.here() is not reader and reader.post(partial(self._ended, instance, reader)):
             return
         del self._attended[instance]
         self._pool.give(instance)
-        if self._line:
+        if self._queue:
             self._attend(reader)
 
     def _attend(self, reader: LoopReader) -> None:
         """Hand over what waits, on the loop's thread; a worker does what the loop had better not."""
         instance = self._take_attendable() if LoopReader.here() is reader else None
         going: list[Entry] = []
-        while instance is not None and not going and (first := self._line.take()) is not None:
+        while instance is not None and not going and (first := self._queue.take()) is not None:
             if first.reader is None or first in self._returned or _bytes(first.request) > _MOST_BYTES:
-                self._line.put_back(first)
+                self._queue.put_back(first)
                 break
             going = self._going(self._together(instance, first))
         if instance is not None and going:
@@ -132,12 +132,12 @@ class AheadScheduler(DirectScheduler):
     def _leave_to_worker(self, instance: Instance | None) -> None:
         if instance is not None:
             self._pool.give(instance)
-        if self._line:
-            self._line.call()
+        if self._queue:
+            self._queue.call()
 
     def _let_go(self, instance: Instance) -> None:
         """A worker has done its share; what came on an event loop meanwhile goes on there."""
-        first = self._line.first
+        first = self._queue.first
         reader = None if first is None else first.reader
         if reader is not None and instance.ready_for_loop:
             self._attended[instance] = reader
@@ -162,7 +162,7 @@ class AheadScheduler(DirectScheduler):
         """Take ``entries`` out of the queue; those that need not be executed any more are answered."""
         going = []
         for entry in entries:
-            if self._claim(entry):
+            if self._queue.claim(entry):
                 request = entry.request
                 if request.cancelled or self._closed or self._expired(request):
                     self._refuser.answer(self._refusal(request))
@@ -176,13 +176,13 @@ class AheadScheduler(DirectScheduler):
         if self._pool.for_one:
             return entries
         size = _bytes(entry.request)
-        for _ in range(min(instance.ahead - 1, len(self._line) // len(self._instances))):
-            following = self._line.take()
+        for _ in range(min(instance.ahead - 1, len(self._queue) // len(self._instances))):
+            following = self._queue.take()
             if following is None:
                 break
             size += _bytes(following.request)
             if size > _MOST_BYTES or following in self._returned:
-                self._line.put_back(following)
+                self._queue.put_back(following)
                 break
             entries.append(following)
         return entries
@@ -204,8 +204,8 @@ class AheadScheduler(DirectScheduler):
 
     def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
         super().resize(added, removed)
-        for _ in range(len(self._line)):  # What no worker was called for.
-            self._line.call()
+        for _ in range(len(self._queue)):  # What no worker was called for.
+            self._queue.call()
 
 
 def _bytes(request: InferRequest) -> int:

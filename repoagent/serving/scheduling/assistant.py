@@ -12,7 +12,7 @@ from repoagent.serving.instances.instance import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import Refusal, Step
+from repoagent.serving.scheduling.steps import Refuser, Step
 
 __all__ = ["Assistant"]
 
@@ -30,7 +30,7 @@ class Assistant:
     not be full is left in the source: more may come until an instance is free.
 
     ``lock`` guards ``source``. ``instance`` makes the batches for all instances, which are staged like it; there are as
-    many as ``workers``. ``refuse`` answers a request that the source refuses, ``turn_away`` one that was taken out of
+    many as ``workers``. ``refuser`` answers a request that the source refuses, ``turn_away`` one that was taken out of
     it and then is not executed; they are called without the lock.
     """
 
@@ -42,7 +42,7 @@ class Assistant:
         source: BatchQueue,
         lock: threading.Lock,
         clock: Clock,
-        refuse: Callable[[Refusal], None],
+        refuser: Refuser,
         turn_away: Callable[[InferRequest], None],
     ) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class Assistant:
         self._changed = threading.Condition(lock)
         self._made = threading.Condition(lock)
         self._clock = clock
-        self._refuse = refuse
+        self._refuser = refuser
         self._turn_away = turn_away
         self._thread: threading.Thread | None = None
         self._asleep = False
@@ -215,7 +215,7 @@ class Assistant:
 
     def _make(self, step: Step) -> None:
         for refusal in step.refusals:
-            self._refuse(refusal)
+            self._refuser.answer(refusal)
         batch = self._instance.prepare(step.batch) if step.batch else None
         with self._lock:
             self._making = False

@@ -55,17 +55,15 @@ class DynamicBatchScheduler(PooledScheduler):
             self._queue,
             self._lock,
             clock,
-            self._refuser.answer,
+            self._refuser,
             self._assistant,
         )
         self._watcher = Watcher(
             f"{thread_name}-timeouts",
             self._lock,
             clock,
-            self._due,
-            self._queue.expire,
-            lambda _now_ns: self._queue.sweep(),
-            self._refuser.answer,
+            self._queue,
+            self._refuser,
         )
 
     def _new_assistant(self, name: str) -> Assistant | None:
@@ -73,12 +71,7 @@ class DynamicBatchScheduler(PooledScheduler):
         if not all(Capability.STAGED in instance.capabilities for instance in self._instances):
             return None
         first, count = self._instances[0], len(self._instances)
-        return Assistant(
-            name, first, count, self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
-        )
-
-    def _due(self) -> int | None:
-        return self._queue.deadline_ns
+        return Assistant(name, first, count, self._queue, self._lock, self._clock, self._refuser, self._turn_away)
 
     @property
     def waiting(self) -> int:

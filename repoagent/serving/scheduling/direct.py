@@ -26,11 +26,15 @@ __all__ = ["DirectScheduler", "RequestQueue"]
 class RequestQueue:
     """Entries, first come, first served. A worker sleeps until it is called, so that entries can come without a call.
 
-    ``attended`` returns whether all entries are going to be taken by event loops: then calls mean nothing.
+    An entry waits until a thread claims it, which then executes or answers it; its place in the queue may outlast that.
     """
 
     def __init__(self, attended: Callable[[], bool] | None = None) -> None:
-        self._attended = attended
+        self.attended = attended
+        """Whether all entries are going to be taken by event loops: then calls mean nothing."""
+        self.waiting: dict[Entry, Entry] = {}
+        """What was not claimed yet."""
+        self._deadlines: Deadlines[Entry] = Deadlines(self.waiting.__contains__)
         self._entries: deque[Entry] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
 
@@ -40,12 +44,32 @@ class RequestQueue:
     def put(self, entry: Entry) -> None:
         """Add ``entry``; a worker is called unless an event loop is going to take it."""
         self._entries.append(entry)
-        if self._attended is None or not self._attended():
+        if self.attended is None or not self.attended():
             self._calls.put(True)
 
     def put_back(self, entry: Entry) -> None:
         """Have an entry that was taken be the first one again. Nobody is called for it."""
         self._entries.appendleft(entry)
+
+    def claim(self, entry: Entry) -> bool:
+        """Take over ``entry``; False if another thread has done so."""
+        return self.waiting.pop(entry, None) is not None
+
+    def set_deadline(self, entry: Entry) -> None:
+        """Take note of the timeout that the request asks for."""
+        deadline = entry.request.arrival_ns + entry.request.asked.timeout_us * 1000
+        self._deadlines.add(deadline, entry, len(self.waiting))
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return self._deadlines.next_ns
+
+    def expire(self, now_ns: int) -> list[Refusal]:
+        return [Refusal.expired(entry.request) for entry in self._deadlines.over(now_ns) if self.claim(entry)]
+
+    def sweep(self) -> list[Refusal]:
+        cancelled = [entry for entry in list(self.waiting) if entry.request.cancelled]
+        return [Refusal.cancelled(entry.request) for entry in cancelled if self.claim(entry)]
 
     def call(self) -> None:
         """Wake a worker up: there is something for it."""
@@ -73,7 +97,7 @@ class RequestQueue:
     def wait(self) -> Entry | None:
         """Wait to be called, and take the first entry; None to end."""
         while self._calls.get():
-            entry = None if self._attended is not None and self._attended() else self.take()
+            entry = None if self.attended is not None and self.attended() else self.take()
             if entry is not None:
                 if self._entries and self._calls.empty():
                     self._calls.put(True)  # One call may have stood for all of them.
@@ -103,25 +127,15 @@ class DirectScheduler(PooledScheduler):
         can = reduce(or_, (instance.capabilities for instance in instances), Capability.NONE)
         self._returns_answers = not can & (Capability.USES_SENDERS | Capability.RATE_LIMITED)
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
-        self._line = RequestQueue()
-        self._waiting: dict[Entry, Entry] = {}
-        """Entries that wait. A thread that removes one executes or answers it; it may still be in the queue."""
-        self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
+        self._queue = RequestQueue()
         self._lock = threading.Lock()
-        self._watcher = Watcher(
-            f"repoagent-{model_name}-timeouts",
-            self._lock,
-            self._clock,
-            self._due,
-            self._expire,
-            self._sweep,
-            self._refuser.answer,
-        )
+        name = f"repoagent-{model_name}-timeouts"
+        self._watcher = Watcher(name, self._lock, self._clock, self._queue, self._refuser)
         self._workers: list[threading.Thread] = []
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._queue.waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
         if self._returns_answers:
@@ -138,7 +152,7 @@ class DirectScheduler(PooledScheduler):
             self._execute_on(instance, request)
 
     def submit(self, request: InferRequest) -> None:
-        if self._waiting or not self._execute_now(request):
+        if self._queue.waiting or not self._execute_now(request):
             self._enqueue(request)
 
     def _execute_now(self, request: InferRequest) -> bool:
@@ -158,34 +172,18 @@ class DirectScheduler(PooledScheduler):
 
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request
-        self._waiting[entry] = entry
+        self._queue.waiting[entry] = entry
         if request.asked.timeout_us:
             with self._lock:
-                self._deadlines.add(request.arrival_ns + request.asked.timeout_us * 1000, entry, len(self._waiting))
+                self._queue.set_deadline(entry)
                 self._watcher.notice()
-        self._line.put(entry)
+        self._queue.put(entry)
         if not self._workers:
             self._start_workers()
         if request.cancelled:
             self._watcher.on_cancel()
         if self._closed:  # It was closed meanwhile, and nothing will look again.
             self._answer_left_over()
-
-    # -- what need not wait for its turn ---------------------------------------------------------------------------
-
-    def _due(self) -> int | None:
-        return self._deadlines.next_ns
-
-    def _expire(self, now_ns: int) -> list[Refusal]:
-        return [Refusal.expired(entry.request) for entry in self._deadlines.over(now_ns) if self._claim(entry)]
-
-    def _sweep(self, _now_ns: int) -> list[Refusal]:
-        cancelled = [entry for entry in list(self._waiting) if entry.request.cancelled]
-        return [Refusal.cancelled(entry.request) for entry in cancelled if self._claim(entry)]
-
-    def _claim(self, entry: Entry) -> bool:
-        """Take ``entry`` out; False if another thread has done so."""
-        return self._waiting.pop(entry, None) is not None
 
     # -- the workers -----------------------------------------------------------------------------------------------
 
@@ -206,8 +204,8 @@ class DirectScheduler(PooledScheduler):
             self._workers.append(worker)
 
     def _work(self) -> None:
-        while (entry := self._line.wait()) is not None:
-            if entry in self._waiting:
+        while (entry := self._queue.wait()) is not None:
+            if entry in self._queue.waiting:
                 instance = self._pool.take()
                 if instance is None:
                     return  # It is closed, which answers what waits.
@@ -219,11 +217,11 @@ class DirectScheduler(PooledScheduler):
 
     def _drain(self, instance: Instance, entry: Entry) -> None:
         """Execute ``entry`` and this instance's share of what waits behind it."""
-        share = len(self._line) // len(self._instances)
+        share = len(self._queue) // len(self._instances)
         self._execute_waiting(instance, entry)
         del entry  # It may wait here.
-        while len(self._line) and self._pool.retake(instance) if self._pool.for_one else share:
-            following = self._line.take()
+        while len(self._queue) and self._pool.retake(instance) if self._pool.for_one else share:
+            following = self._queue.take()
             if following is None:
                 return
             self._execute_waiting(instance, following)
@@ -234,7 +232,7 @@ class DirectScheduler(PooledScheduler):
         self._pool.give(instance)
 
     def _execute_waiting(self, instance: Instance, entry: Entry) -> None:
-        if self._claim(entry):
+        if self._queue.claim(entry):
             self._execute(instance, entry.request)
 
     def _execute(self, instance: Instance, request: InferRequest) -> None:
@@ -268,13 +266,13 @@ class DirectScheduler(PooledScheduler):
         self._watcher.stop()
         self._pool.close()
         for _ in self._workers:
-            self._line.dismiss()
+            self._queue.dismiss()
         # Bounded: a request that never ends must not hang the unload; its worker ends with it.
         join_all(self._workers, _PATIENCE_SECONDS)
         self._answer_left_over()
         close_all(self._instances)
 
     def _answer_left_over(self) -> None:
-        for entry in list(self._waiting):
-            if self._claim(entry):
+        for entry in list(self._queue.waiting):
+            if self._queue.claim(entry):
                 self._refuser.answer(self._refusal(entry.request))

@@ -72,10 +72,8 @@ class SequenceScheduler(Scheduler):
             f"repoagent-{model_name}-sequences",
             self._lock,
             clock,
-            self._due,
-            self._reap,
-            self._sweep,
-            self._refuser.answer,
+            self,
+            self._refuser,
         )
         self._closed = False
 
@@ -83,7 +81,7 @@ class SequenceScheduler(Scheduler):
         source = self._source(config, slots)
         name = f"repoagent-{self._model_name}-{slots[0].lane}"
         pool = new_pool([instance])
-        workers = BatchWorkers(name, 1, pool, source, self._lock, self._clock, self._refuser.answer)
+        workers = BatchWorkers(name, 1, pool, source, self._lock, self._clock, self._refuser)
         return _Lane(source, pool, workers)
 
     def _source(self, config: "ModelConfig", slots: list[Slot]) -> DirectSlots | OldestSlots:
@@ -164,14 +162,19 @@ class SequenceScheduler(Scheduler):
         if len(lane.source):
             lane.workers.kick()
 
-    def _due(self) -> int | None:
+    @property
+    def deadline_ns(self) -> int | None:
+        """See :class:`Watched`, as for what follows."""
         return self._table.due_ns
 
-    def _reap(self, now_ns: int) -> list[Refusal]:
+    def expire(self, now_ns: int) -> list[Refusal]:
+        """End idle sequences and refuse what has waited too long for a slot."""
         self._end_idle(now_ns)
         return [Refusal.expired(entry.request, _EXPIRED) for entry in self._table.expire(now_ns)]
 
-    def _sweep(self, now_ns: int) -> list[Refusal]:
+    def sweep(self) -> list[Refusal]:
+        """Refuse what was cancelled, and end the sequences that it belongs to."""
+        now_ns = self._clock.now_ns()
         cancelled, slots = self._table.sweep()
         for slot in slots:
             self._go_on(slot, now_ns)

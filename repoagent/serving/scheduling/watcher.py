@@ -1,24 +1,35 @@
 """A thread that acts when a time has come or a request is cancelled, whatever the workers are busy with."""
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.steps import Refusal, Refuser
 
-__all__ = ["Watcher"]
+__all__ = ["Watched", "Watcher"]
 
 _PATIENCE_SECONDS: Final = 1.0
 
 
+class Watched(Protocol):
+    """Requests that wait. All is called with the scheduler's lock held."""
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When :meth:`expire` is to be called next; None: not by itself."""
+
+    def expire(self, now_ns: int) -> Sequence[Refusal]:
+        """Take out what has waited too long by now; :attr:`deadline_ns` is later then, or None."""
+
+    def sweep(self) -> Sequence[Refusal]:
+        """Take out what was cancelled."""
+
+
 class Watcher:
-    """Calls ``act`` with the time when that of ``due`` has come, and refuses the requests that it returns.
+    """Has ``watched`` give out requests that waited too long or were cancelled, and ``refuser`` answer them.
 
-    So it does with ``sweep`` when a request was cancelled; one call for all that were cancelled meanwhile.
-
-    ``due``, ``act`` and ``sweep`` are called with ``lock`` held, ``refuse`` without. After ``act``, ``due`` must be
-    later, or None.
+    One sweep is enough for all that were cancelled meanwhile. ``lock`` is that of the scheduler.
     """
 
     def __init__(
@@ -26,18 +37,14 @@ class Watcher:
         name: str,
         lock: threading.Lock,
         clock: Clock,
-        due: Callable[[], int | None],
-        act: Callable[[int], Sequence[Refusal]],
-        sweep: Callable[[int], Sequence[Refusal]],
-        refuse: Callable[[Refusal], None],
+        watched: Watched,
+        refuser: Refuser,
     ) -> None:
         self._name = name
         self._changed = threading.Condition(lock)
         self._clock = clock
-        self._due = due
-        self._act = act
-        self._sweep = sweep
-        self._refuse = refuse
+        self._watched = watched
+        self._refuser = refuser
         self._armed_ns: int | None = None
         self._cancelled = False
         self._thread: threading.Thread | None = None
@@ -45,7 +52,7 @@ class Watcher:
 
     def notice(self) -> None:
         """What is due may have changed. Call it with the lock held."""
-        due = self._due()
+        due = self._watched.deadline_ns
         if due is None or self._stopped:
             return
         if self._thread is None:
@@ -75,7 +82,7 @@ class Watcher:
     def _refuse_all(self, refusals: Sequence[Refusal]) -> None:
         # A function of its own: while the thread waits, it keeps no refused request in memory.
         for refusal in refusals:
-            self._refuse(refusal)
+            self._refuser.answer(refusal)
 
     def _wait(self) -> Sequence[Refusal]:
         with self._changed:
@@ -83,10 +90,10 @@ class Watcher:
                 now = self._clock.now_ns()
                 if self._cancelled:
                     self._cancelled = False
-                    return self._sweep(now)
-                self._armed_ns = self._due()
+                    return self._watched.sweep()
+                self._armed_ns = self._watched.deadline_ns
                 if self._armed_ns is not None and self._armed_ns <= now:
-                    return self._act(now)
+                    return self._watched.expire(now)
                 self._clock.wait(self._changed, self._armed_ns)
         return ()
 

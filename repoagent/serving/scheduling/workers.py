@@ -2,14 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from repoagent.serving.instances.instance import Instance, join_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refusal, Step
+from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refuser, Step
 
 __all__ = ["BatchWorkers", "stop_all"]
 
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS: Final = 1.0
 class BatchWorkers:
     """Up to ``count`` threads that take batches out of ``source`` and execute them on the instances of ``pool``.
 
-    ``lock`` guards ``source``, and whatever else its owner guards with it. ``refuse`` answers a request that is not
+    ``lock`` guards ``source``, and whatever else its owner guards with it. ``refuser`` answers requests that are not
     executed; it is called without the lock. A thread changes hands once per batch, not once per request. With an
     ``assistant`` it need not be the same one that joins, runs and answers a batch.
     """
@@ -34,7 +34,7 @@ class BatchWorkers:
         source: BatchSource,
         lock: threading.Lock,
         clock: Clock,
-        refuse: Callable[[Refusal], None],
+        refuser: Refuser,
         assistant: Assistant | None = None,
     ) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class BatchWorkers:
         self._source = source
         self._changed = threading.Condition(lock)
         self._clock = clock
-        self._refuse = refuse
+        self._refuser = refuser
         self._assistant = assistant
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -134,7 +134,7 @@ class BatchWorkers:
 
     def _perform(self, instance: Instance, step: Step) -> None:
         for refusal in step.refusals:
-            self._refuse(refusal)
+            self._refuser.answer(refusal)
         if not step.batch:
             return
         if self._assistant is None:

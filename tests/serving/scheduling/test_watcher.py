@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.steps import Refusal, Refuser
 from repoagent.serving.scheduling.watcher import Watcher
 
 
@@ -14,15 +15,16 @@ class Deadlines:
     def __init__(self) -> None:
         self.times: list[int] = []
 
-    def due(self) -> int | None:
+    @property
+    def deadline_ns(self) -> int | None:
         return min(self.times, default=None)
 
-    def sweep(self, _now: int) -> list[Refusal]:
+    def sweep(self) -> list[Refusal]:
         return [Refusal.cancelled(InferRequest(Asked("m", {}, id="swept")))]
 
-    def act(self, now: int) -> list[Refusal]:
-        over = [time for time in self.times if time <= now]
-        self.times = [time for time in self.times if time > now]
+    def expire(self, now_ns: int) -> list[Refusal]:
+        over = [time for time in self.times if time <= now_ns]
+        self.times = [time for time in self.times if time > now_ns]
         return [Refusal.expired(InferRequest(Asked("m", {}, id=str(time)))) for time in over]
 
 
@@ -31,11 +33,12 @@ def subject(clock: Any) -> Any:
     lock, deadlines, refused = threading.Lock(), Deadlines(), threading.Semaphore(0)
     names: list[str] = []
 
-    def refuse(refusal: Refusal) -> None:
-        names.append(refusal.request.asked.id)
-        refused.release()
+    class Names(Refuser):
+        def answer(self, refusal: Refusal) -> None:
+            names.append(refusal.request.asked.id)
+            refused.release()
 
-    watcher = Watcher("watcher", lock, clock, deadlines.due, deadlines.act, deadlines.sweep, refuse)
+    watcher = Watcher("watcher", lock, clock, deadlines, Names(ModelStatistics(), clock))
 
     def add(time: int) -> None:
         with lock:
