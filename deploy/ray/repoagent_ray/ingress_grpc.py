@@ -10,11 +10,10 @@ from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import Given, given_in
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import told_of
-from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.response import code_for, details
+from repoagent_server.grpc.response_writer import error_message
 from repoagent_server.grpc.service import METHODS, SERVICE
-from repoagent_server.grpc.stream_message import error_message
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.running_request import RunningRequest, log_refused
 from repoagent_server.shared.client_text import client_text

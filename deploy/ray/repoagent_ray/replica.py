@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ray import serve
-from repoagent_server.grpc.details import details
-from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.response import code_for, details
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.pools import Pools
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import status_of
+from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.shared.pools import Pools

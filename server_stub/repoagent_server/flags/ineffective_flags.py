@@ -1,4 +1,7 @@
-"""Flags of Triton that have no effect here: each is accepted, its value checked, and a warning names the reason."""
+"""Flags of Triton that have no effect here: each is accepted, its value checked, and a warning names the reason.
+
+Also the one that Triton has replaced and that works, with a warning.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,10 +9,12 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from repoagent_server.flags.values import BOOLEAN
 
-__all__ = ["INEFFECTIVE", "ineffective_flags", "ineffective_warnings"]
+__all__ = ["INEFFECTIVE", "ineffective_flags", "ineffective_warnings", "take_strictness"]
+
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -109,3 +114,22 @@ def _warn(flag: str, reason: str) -> Callable[[click.Context, click.Parameter, A
             ctx.meta.setdefault(_META, []).append(f"{flag} has no effect: {reason}")
 
     return warn
+
+
+def take_strictness(strict: bool, disable: bool) -> tuple[bool, tuple[str, ...]]:
+    """Whether configurations must be complete, and what to warn of; inside a command only.
+
+    Args:
+        strict: ``--strict-model-config``, which is deprecated.
+        disable: ``--disable-auto-complete-config``, which overrules it.
+    """
+    source = click.get_current_context().get_parameter_source("strict_model_config")
+    if source in (None, ParameterSource.DEFAULT):
+        return disable, ()
+    warnings = ["'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."]
+    if disable and not strict:
+        warnings.append(
+            "Overriding deprecated '--strict-model-config' from False to True in favor of "
+            "'--disable-auto-complete-config'!"
+        )
+    return strict or disable, tuple(warnings)

@@ -16,10 +16,9 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
-from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.response import code_for, details
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Headers, Inference

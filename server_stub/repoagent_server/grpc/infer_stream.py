@@ -12,11 +12,10 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import InferCalls, read_long, status_of, told_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import code_for
-from repoagent_server.grpc.stream_message import error_message, response_message
+from repoagent_server.grpc.response import code_for, details
+from repoagent_server.grpc.response_writer import error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.shared.client_text import client_text

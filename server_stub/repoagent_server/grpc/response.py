@@ -16,7 +16,8 @@ from repoagent_server.codec.binary import pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import code_of
 
-__all__ = ["STATUS", "code_for", "config_message", "infer_message", "set_parameter", "statistics_message"]
+__all__ = ["STATUS", "code_for", "config_message", "details", "infer_message", "set_parameter", "statistics_message"]
+
 
 #: Status of each of the core's error codes.
 STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
@@ -79,3 +80,23 @@ def config_message(config: Mapping[str, Any]) -> pb.ModelConfigResponse:
 def statistics_message(statistics: Mapping[str, Any]) -> pb.ModelStatisticsResponse:
     """Statistics from the core's JSON, whose names are those of the message."""
     return json_format.ParseDict(dict(statistics), pb.ModelStatisticsResponse(), ignore_unknown_fields=True)
+
+
+_ROOM: Final = 6000
+"""Bytes on the wire. It travels in the trailers, of which gRPC refuses some from 8 KiB on and all from 16 KiB."""
+_SURELY_SHORT: Final = _ROOM // 12
+"""Characters of at most four bytes, of three characters each where they are escaped."""
+_CUT: Final = " ... (cut)"
+
+
+def details(message: str) -> str:
+    """``message``, without its end if it is so long that the client would be told of that instead of the error."""
+    if len(message) <= _SURELY_SHORT:
+        return message
+    size = 0
+    for position, char in enumerate(message):
+        plain = " " <= char <= "~" and char != "%"
+        size += 1 if plain else 3 * len(char.encode("utf-8", "surrogatepass"))
+        if size > _ROOM:
+            return message[:position] + _CUT
+    return message

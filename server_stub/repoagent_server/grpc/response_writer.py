@@ -9,14 +9,17 @@ from typing import Final
 
 import numpy as np
 
+from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.datatypes import BY_TYPE
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.response import infer_message, set_parameter
+from repoagent_server.shared.client_text import client_text
 
-__all__ = ["ResponseWriter", "frame_of"]
+__all__ = ["ResponseWriter", "error_message", "frame_of", "response_message"]
+
 
 _RAW: Final = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _BYTES_FIELD: Final = 2
@@ -92,3 +95,34 @@ def _contents(array: Array) -> Buffer:
     if array.nbytes < _VIEWED_FROM or not array.flags.c_contiguous:
         return array.tobytes()
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # an array is a buffer
+
+
+_FINAL: Final = "triton_final_response"
+_RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
+
+
+def _mark(final: bool) -> bytes:
+    """The parameter, as a field of the response. Fields may come in any order, so it can be the last one."""
+    response = pb.ModelInferResponse()
+    response.parameters[_FINAL].bool_param = final
+    return response.SerializeToString()
+
+
+_MARKS: Final = (_mark(False), _mark(True))
+
+
+def response_message(parts: list[Buffer], final: bool) -> bytes:
+    """The message of a good response that consists of ``parts``."""
+    mark = _MARKS[final]
+    size = sum(map(len, parts)) + len(mark)
+    return b"".join((frame_of(_RESPONSE, size), *parts, mark))
+
+
+def error_message(error: RepoAgentError, request_id: str, model: str | None = None, final: bool = False) -> bytes:
+    """As Triton's: only of a request that was let in, here one with a ``model``, is there more to say than its id."""
+    message = pb.ModelStreamInferResponse(error_message=client_text(error))
+    message.infer_response.id = request_id
+    if model is not None:
+        message.infer_response.model_name = model
+        message.infer_response.parameters[_FINAL].bool_param = final
+    return message.SerializeToString()

@@ -16,13 +16,11 @@ from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import CallAccess, acting_client
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
-from repoagent_server.grpc.log_settings import log_changes, log_message
-from repoagent_server.grpc.response import code_for, config_message, statistics_message
+from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
+from repoagent_server.grpc.settings import log_changes, log_message, trace_changes, trace_message
 from repoagent_server.grpc.shared_memory import status_message
-from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
 from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.repository import LoadParameters

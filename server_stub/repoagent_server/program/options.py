@@ -12,13 +12,14 @@ from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent_server.flags.http_tls_flags import HttpTls
-from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
+from repoagent_server.http.origins import is_loopback
 from repoagent_server.shared.audit_options import AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 
-__all__ = ["LogOptions", "ServeOptions"]
+__all__ = ["LogOptions", "ServeOptions", "open_ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +153,34 @@ class ServeOptions:
             yield "--sagemaker-port", self.http_address, self.sagemaker.port
         if self.vertex is not None:
             yield "--vertex-ai-port", self.http_address, self.vertex.port
+
+
+def open_ports(options: ServeOptions) -> list[str]:
+    """Why the server must not start unless the operator accepts it; a line for each such port, none if all is well.
+
+    A port is open if other machines reach it, clients may load and unload through it, and need nothing for that:
+    neither a key (``--access``) nor a certificate nor the header of a restricted repository.
+    """
+    if options.access is not None or options.model_control_mode.lower() != "explicit":
+        return []
+    return list(_open_ports(options))
+
+
+def _open_ports(options: ServeOptions) -> Iterator[str]:
+    http, grpc = options.http_tls.http, options.grpc
+    # Vertex AI's port has no TLS, and its redirects reach the whole API. SageMaker's routes do not.
+    if options.vertex is not None or (options.allow_http and not (http is not None and http.mutual)):
+        yield from _open("http", options.http_address, options.http_restrictions, "restricted-api")
+    if options.allow_grpc and not grpc.use_mutual_auth:
+        yield from _open("grpc", grpc.address, options.grpc_restrictions, "restricted-protocol")
+
+
+def _open(kind: str, address: str, restrictions: Restrictions, flag: str) -> Iterator[str]:
+    local = address.startswith(("unix:", "unix-abstract:")) or is_loopback(address.removeprefix("[").removesuffix("]"))
+    if local or Api.MODEL_REPOSITORY in restrictions:
+        return
+    yield (
+        f"--{kind}-address={address}: anyone who reaches the port can load and unload models. Give clients keys and "
+        f"rights (--access=FILE), require certificates (--{kind}-use-ssl-mutual) or a header "
+        f"(--{kind}-{flag}=model-repository:KEY=VALUE), or accept it with --allow-open"
+    )

@@ -11,11 +11,10 @@ from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
-from repoagent_server.flags.deprecated_flags import take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
 from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
 from repoagent_server.flags.http_tls_flags import http_tls_flags, take_http_tls
-from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings
+from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings, take_strictness
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
@@ -29,8 +28,7 @@ from repoagent_server.flags.values import (
     merge_settings,
     number,
 )
-from repoagent_server.program.open_ports import open_ports
-from repoagent_server.program.options import LogOptions, ServeOptions
+from repoagent_server.program.options import LogOptions, ServeOptions, open_ports
 
 __all__ = ["serve"]
 

@@ -1,25 +1,28 @@
-"""A running gRPC server on a thread of its own."""
+"""The gRPC front end: a server on a thread of its own, with health and reflection."""
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 import uvloop
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from repoagent.config import model_config_pb2
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
 from repoagent_server.access.denials import Denials
+from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.frontend.reflection import public_pool
 from repoagent_server.grpc.http2.transport import Http2Transport, Served
 from repoagent_server.grpc.restricted import RestrictedProtocols
-from repoagent_server.grpc.service import SERVICE, GrpcService
+from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
@@ -30,7 +33,68 @@ from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["GrpcFrontend"]
+__all__ = ["GrpcFrontend", "public_pool"]
+
+
+_PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
+
+
+def public_pool() -> DescriptorPool:
+    """The messages renamed into package ``inference``, as clients know them, with the service that uses them.
+
+    It is kept apart from the default pool, where a client library of this process may have registered its own.
+    """
+    pool = DescriptorPool()
+    config, messages = FileDescriptorProto(), FileDescriptorProto()
+    model_config_pb2.DESCRIPTOR.CopyToProto(config)
+    pb.DESCRIPTOR.CopyToProto(messages)
+    for file, name in ((config, "model_config.proto"), (messages, "grpc_service.proto")):
+        file.name = name
+    del messages.dependency[:]
+    messages.dependency.append(config.name)
+    service = messages.service.add(name=_SERVICE_NAME)
+    package = messages.package
+    for method, (request, response) in METHODS.items():
+        service.method.add(
+            name=method,
+            input_type=f".{request.DESCRIPTOR.full_name}",
+            output_type=f".{response.DESCRIPTOR.full_name}",
+        )
+    service.method.add(
+        name="ModelStreamInfer",
+        input_type=f".{package}.ModelInferRequest",
+        output_type=f".{package}.ModelStreamInferResponse",
+        client_streaming=True,
+        server_streaming=True,
+    )
+    for file in (config, messages):
+        pool.AddSerializedFile(_renamed(file, (package, model_config_pb2.DESCRIPTOR.package)))
+    return pool
+
+
+def _renamed(file: FileDescriptorProto, packages: tuple[str, ...]) -> bytes:
+    """The file with its package, and every reference into one of ``packages``, moved to the public package."""
+    file.package = _PACKAGE
+    references = [
+        *(field for message in _messages(file) for field in message.field),
+        *(method for service in file.service for method in service.method),
+    ]
+    for reference in references:
+        for attribute in ("type_name", "input_type", "output_type"):
+            for package in packages:
+                value = getattr(reference, attribute, "")
+                if value.startswith(f".{package}."):
+                    setattr(reference, attribute, f".{_PACKAGE}.{value[len(package) + 2 :]}")
+    return file.SerializeToString()
+
+
+def _messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
+    stack = list(file.message_type)
+    while stack:
+        message = stack.pop()
+        yield message
+        stack.extend(message.nested_type)
+
 
 _FLUSH_SECONDS: Final = 2.0
 

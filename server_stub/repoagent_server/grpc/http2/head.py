@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from repoagent_server.grpc.http2.literals import literal
 from repoagent_server.shared.request_id import NAME, is_valid
 
-__all__ = ["RequestHead", "bad_trailers"]
+__all__ = ["RequestHead", "bad_trailers", "literal"]
+
 
 Field = tuple[bytes, bytes]
 
@@ -113,3 +113,22 @@ def _metadatum(name: bytes, value: bytes) -> tuple[str, str | bytes]:
         return key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
     except binascii.Error:
         return key, value
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header that stands in no table and goes into none: right whatever the client's table is."""
+    return b"\0" + _sized(name) + _sized(value)
+
+
+def _sized(text: bytes) -> bytes:
+    """With its length before it (RFC 7541, section 5.1, with a prefix of seven bits)."""
+    length = len(text)
+    if length < 0x7F:
+        return bytes((length,)) + text
+    out = bytearray((0x7F,))
+    length -= 0x7F
+    while length > 0x7F:
+        out.append(length & 0x7F | 0x80)
+        length >>= 7
+    out.append(length)
+    return bytes(out) + text

@@ -7,8 +7,7 @@ from hpack import Decoder, HPACKError
 from hpack.table import HeaderTable
 
 from repoagent_server.grpc.http2.frames import COMPRESSION_ERROR, ConnectionFault
-from repoagent_server.grpc.http2.head import RequestHead
-from repoagent_server.grpc.http2.literals import literal
+from repoagent_server.grpc.http2.head import RequestHead, literal
 
 __all__ = ["MAX_LIST", "HeaderReader", "status_fields"]
 

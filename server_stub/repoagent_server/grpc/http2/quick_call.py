@@ -4,7 +4,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent_server.grpc.details import details
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.frames import U32
 from repoagent_server.grpc.http2.messages import PREFIX_BYTES, MessageFault
@@ -12,11 +11,14 @@ from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import OneAnswer, status_of
 from repoagent_server.grpc.request import Decoded
+from repoagent_server.grpc.response import details
+from repoagent_server.handlers.running_request import RunningRequest
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
-__all__ = ["QuickCall", "only_message"]
+__all__ = ["LoggedQuickCall", "QuickCall", "only_message"]
+
 
 _CANCELLED: Final = 1
 
@@ -150,3 +152,36 @@ def only_message(data: bytes, start: int, stop: int, ended: bool, below: int) ->
     if ended and 0 <= size < below and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
         return data[start + PREFIX_BYTES : stop]
     return None
+
+
+class LoggedQuickCall(QuickCall):
+    """While a request log is written: writes its line when it has been answered, or its client has gone."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, dispatcher: "Dispatcher", connection: Connection, stream: Stream) -> None:
+        super().__init__(dispatcher, connection, stream)
+        self._running: RunningRequest | None = None
+
+    def start(self, message: bytes) -> None:
+        head = self._stream.head
+        caller = self._dispatcher.calls.now(head.caller)
+        self._running = RunningRequest(len(message), caller, head.request_id)
+        super().start(message)
+
+    def settled(self, response: InferResponse) -> None:
+        if self._running is not None:
+            self._running.served(response)
+        super().settled(response)
+
+    def _done(self, status: int, size: int = 0) -> None:
+        running, log = self._running, self._dispatcher.calls.log
+        if running is not None and log is not None:
+            self._running = None
+            if self._decoded is not None and not running.model:
+                running.asks(self._decoded.asked)
+            elif self._decoded is not None:
+                running.request = running.request or self._decoded.asked.id
+            running.status = status
+            running.end(log, size)
+        super()._done(status, size)

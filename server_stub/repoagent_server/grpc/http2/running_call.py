@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.http2.connection import Connection
-from repoagent_server.grpc.http2.context import Aborted, Context
 from repoagent_server.grpc.http2.messages import (
     HELD,
     INTERNAL,
@@ -30,7 +29,8 @@ from repoagent_server.shared.reserve import WORTH_COUNTING, Memory
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
-__all__ = ["DEADLINE", "RunningCall"]
+__all__ = ["DEADLINE", "Aborted", "Context", "RunningCall"]
+
 
 _Made = TypeVar("_Made", bytes, Memory)
 
@@ -181,7 +181,7 @@ class RunningCall:
             self._release()
         self.finish(status, text)  # does nothing after an abort
 
-    async def _answer(self, context: Context) -> None:
+    async def _answer(self, context: "Context") -> None:
         handler = self._handler
         method = next(
             method
@@ -303,3 +303,57 @@ class _Over:
 
 
 _OVER: Final = _Over()
+
+
+class Aborted(Exception):
+    """The handler has ended its call with a status."""
+
+
+class Context:
+    """What a handler sees of its call: of grpcio's ``ServicerContext`` what the handlers of this server use.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(self, call: "RunningCall", caller: Any = None) -> None:
+        """``caller``: the client behind the call, where access is controlled."""
+        self._call = call
+        self.caller = caller
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Of the client: text, or bytes under names that end with ``-bin``."""
+        return tuple(self._call.metadata())
+
+    @property
+    def request_id(self) -> str:
+        """The client's ``x-request-id``, "" if there is none."""
+        return self._call.request_id
+
+    @property
+    def address(self) -> str:
+        """Where the connection comes from."""
+        return self._call.address
+
+    async def abort(self, code: Any, details: str = "") -> None:
+        """End the call with a status of ``grpc.StatusCode``.
+
+        Raises:
+            Aborted: always.
+        """
+        self._call.finish(code.value[0], details)
+        raise Aborted
+
+    async def write(self, message: Any) -> None:
+        """Send a message; returns when the client has room for another one."""
+        await self._call.send(message)
+
+    def write_now(self, message: bytes) -> bool:
+        """Send an encoded message if nothing is in its way, without a task's turn; False if it was not sent."""
+        return self._call.send_now(message)
+
+    def take_now(self, taker: Callable[[bytes], bool]) -> None:
+        """Hand small messages to ``taker`` as they come, while none waits for the handler.
+
+        A message that ``taker`` does not take waits for the handler, as all that follow it do.
+        """
+        self._call.hand_to(taker)

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import socket
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import UnavailableError
@@ -12,13 +14,12 @@ from repoagent.limits import Limits
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
-from repoagent_server.grpc.http2.listening import listening, unlink
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import GrpcService
 from repoagent_server.http.connections import FLUSH_SECONDS, Connections, backlog
-from repoagent_server.http.listener import ignore_new, queued
+from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import Reserve
@@ -26,7 +27,8 @@ from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
-__all__ = ["Http2Transport", "Served"]
+__all__ = ["Http2Transport", "Served", "listening", "unlink"]
+
 
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
@@ -181,3 +183,62 @@ def _times(options: GrpcOptions) -> Times:
         options.max_connection_age_ms / 1000,
         options.max_connection_age_grace_ms / 1000,
     )
+
+
+_SCHEME = "unix:"
+_ABSTRACT = "unix-abstract:"
+
+
+def listening(address: str, port: int, reuse_port: bool) -> socket.socket:
+    """A socket that has the address and does not listen yet: ``host``, ``::1``, ``[::1]``, ``unix:PATH``.
+
+    Raises:
+        UnavailableError: the address cannot be had.
+    """
+    try:
+        if address.startswith(_ABSTRACT):
+            return _unix("\0" + address.removeprefix(_ABSTRACT))
+        if address.startswith(_SCHEME):
+            return _unix(_path(address))
+        return bound(address.removeprefix("[").removesuffix("]"), port, reuse_port)
+    except (OSError, UnavailableError) as error:
+        where = address if address.startswith((_SCHEME, _ABSTRACT)) else f"{address}:{port}"
+        raise UnavailableError(f"gRPC cannot listen on {where}: the address is in use or not ours") from error
+
+
+def unlink(address: str) -> None:
+    """Remove the file of a socket that is no longer listened on."""
+    if address.startswith(_SCHEME):
+        with contextlib.suppress(OSError):
+            Path(_path(address)).unlink()
+
+
+def _path(address: str) -> str:
+    path = address.removeprefix(_SCHEME)
+    return "/" + path.lstrip("/") if path.startswith("//") else path
+
+
+def _unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if not path.startswith("\0"):
+            _remove_stale(path)
+        listener.bind(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket on which nothing listens: what a server that was killed leaves behind."""
+    try:
+        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()

@@ -6,9 +6,8 @@ import time
 import pytest
 from hpack import Decoder, Encoder
 from repoagent_server.grpc.http2.frames import ConnectionFault
-from repoagent_server.grpc.http2.head import RequestHead, bad_trailers
+from repoagent_server.grpc.http2.head import RequestHead, bad_trailers, literal
 from repoagent_server.grpc.http2.headers import HeaderReader, status_fields
-from repoagent_server.grpc.http2.literals import literal
 
 Fields = list[tuple[bytes, bytes]]
 GOOD: Fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/m"), (b"te", b"trailers")]

@@ -1,6 +1,6 @@
 """Budgets by themselves."""
 
-from repoagent_server.grpc.http2.budgets import Bucket, PingGuard
+from repoagent_server.grpc.http2.control import Bucket, PingGuard
 
 
 def test_tokens_come_back_with_time_and_with_answers() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from repoagent_server.tls.certificates import Certificates
-from repoagent_server.tls.expiry import earliest_end
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.files import TlsFiles, earliest_end
 from repoagent_server.tls.metrics import CertificateMetrics
 
 from tests.certificates import Authority, Pair

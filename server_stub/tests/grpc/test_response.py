@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import tritonclient.grpc as triton
-from repoagent_server.grpc.details import details
+from repoagent_server.grpc.response import details
 from tritonclient.utils import InferenceServerException
 
 
