@@ -1,19 +1,18 @@
 """A model repository agent that refuses a model whose files do not have the digests they should have.
 
-The agent class is loaded on first use, because the command-line plug-in of this package is imported at every start.
+This module is the plug-in, which adds to the command line. Every start of the program imports it, so it imports nothing
+heavy; the agent is :mod:`~repoagent_checksum.agent`.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from repoagent_checksum.agent import ChecksumAgent
+from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["ChecksumAgent"]
+__all__ = ["register_commands"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ChecksumAgent":
-        from repoagent_checksum.agent import ChecksumAgent
-
-        return ChecksumAgent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@hookimpl
+def register_commands() -> Mapping[str, CommandSpec]:
+    """``repoagent checksum write`` and ``repoagent checksum verify``."""
+    target = "repoagent_checksum.cli:checksum"
+    return {"checksum": CommandSpec(target, "Write and verify the digests of a model's files.")}

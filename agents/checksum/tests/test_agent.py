@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_checksum import ChecksumAgent
+from repoagent_checksum.agent import ChecksumAgent
 
 from repoagent.api import (
     Action,

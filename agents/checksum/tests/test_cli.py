@@ -183,6 +183,6 @@ def test_a_script_sees_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_plug_in_offers_the_command() -> None:
-    from repoagent_checksum.plugin import register_commands
+    from repoagent_checksum import register_commands
 
     assert register_commands()["checksum"].target == "repoagent_checksum.cli:checksum"

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from repoagent_checksum import ChecksumAgent
+from repoagent_checksum.agent import ChecksumAgent
 
 from repoagent.testing import AgentContract
 

@@ -247,5 +247,5 @@ def test_a_length_alone_means_md5_or_a_sha() -> None:
 
 @pytest.mark.slow
 def test_the_package_imports_without_any_algorithm(tmp_path: Path) -> None:
-    code = "import sys, repoagent_checksum.plugin; sys.exit('hashlib' in sys.modules or 'click' in sys.modules)"
+    code = "import sys, repoagent_checksum; sys.exit('hashlib' in sys.modules or 'click' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

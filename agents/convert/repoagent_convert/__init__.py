@@ -1,5 +1,1 @@
 """A model repository agent that converts a model into the form that its server runs fastest."""
-
-from repoagent_convert.agent import ConvertAgent
-
-__all__ = ["ConvertAgent"]

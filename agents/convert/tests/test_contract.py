@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from repoagent_convert import ConvertAgent
+from repoagent_convert.agent import ConvertAgent
 
 from repoagent.testing import AgentContract
 

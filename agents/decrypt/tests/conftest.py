@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
+from repoagent_decrypt import register_commands
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas import Recipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
 from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_decrypt.files.positional import Workers
-from repoagent_decrypt.plugin import register_commands
 
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
 from repoagent.limits import DEFAULT_LIMITS, Limits

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 import pytest
-from repoagent_decrypt.plugin import register_commands, register_key_providers
+from repoagent_decrypt import register_commands, register_key_providers
 
 
 @pytest.mark.parametrize("target", register_key_providers().values())
@@ -25,6 +25,6 @@ def test_every_command_is_there_under_its_name(name: str) -> None:
 
 @pytest.mark.slow
 def test_importing_the_plug_in_loads_no_cryptography_and_no_click() -> None:
-    code = "import sys, repoagent_decrypt.plugin; print({'cryptography', 'click', 'botocore'} & set(sys.modules))"
+    code = "import sys, repoagent_decrypt; print({'cryptography', 'click', 'botocore'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

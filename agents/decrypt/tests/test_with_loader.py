@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from repoagent_decrypt import register_key_providers
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
-from repoagent_decrypt.plugin import register_key_providers
 
 from repoagent.errors import AgentError, UnavailableError
 from repoagent.loader.chain import LoadedChain

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from repoagent_fetch import FetchAgent
+from repoagent_fetch.agent import FetchAgent
 
 from repoagent.testing import AgentContract
 from tests.file_server import FileServer

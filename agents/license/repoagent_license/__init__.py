@@ -1,19 +1,16 @@
 """A model repository agent that loads a model only while a signed license or an HTTP endpoint allows it.
 
-The agent class is loaded on first use, because the command-line plug-in of this package is imported at every start.
+This module is the plug-in, which adds to the command line. Every start of the program imports it, so it imports nothing
+heavy; the agent is :mod:`~repoagent_license.agent`.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from repoagent_license.agent import LicenseAgent
+from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["LicenseAgent"]
+__all__ = ["register_commands"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "LicenseAgent":
-        from repoagent_license.agent import LicenseAgent
-
-        return LicenseAgent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@hookimpl
+def register_commands() -> Mapping[str, CommandSpec]:
+    return {"license": CommandSpec("repoagent_license.cli:license_group", "Issue and show licenses of models.")}

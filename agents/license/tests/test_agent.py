@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from repoagent_license import LicenseAgent, host
-from repoagent_license.agent import parse_parameters
+from repoagent_license import host
+from repoagent_license.agent import LicenseAgent, parse_parameters
 from repoagent_license.host import host_id, model_digest
 from repoagent_license.license_file import issue_license
 from repoagent_license.terms import Terms

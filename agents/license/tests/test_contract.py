@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from repoagent_license import LicenseAgent
+from repoagent_license.agent import LicenseAgent
 from repoagent_license.license_file import issue_license
 from repoagent_license.terms import Terms
 

@@ -1,19 +1,16 @@
 """A model repository agent that refuses models with files that run code, or of unknown formats.
 
-The agent class is loaded on first use, because the command-line plug-in of this package is imported at every start.
+This module is the plug-in, which adds to the command line. Every start of the program imports it, so it imports nothing
+heavy; the agent is :mod:`~repoagent_scan.agent`.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from repoagent_scan.agent import ScanAgent
+from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["ScanAgent"]
+__all__ = ["register_commands"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ScanAgent":
-        from repoagent_scan.agent import ScanAgent
-
-        return ScanAgent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@hookimpl
+def register_commands() -> Mapping[str, CommandSpec]:
+    return {"scan": CommandSpec("repoagent_scan.cli:scan_command", "Look for files of a model that run code.")}

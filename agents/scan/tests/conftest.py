@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from repoagent_scan import ScanAgent
+from repoagent_scan.agent import ScanAgent
 
 from repoagent.testing import AgentHarness, Outcome, write_files
 

@@ -4,7 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from repoagent_scan import ScanAgent
+from repoagent_scan.agent import ScanAgent
 
 from agents.scan.tests.making_models import onnx_model
 from repoagent.testing import AgentContract

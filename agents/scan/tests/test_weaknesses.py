@@ -1,7 +1,7 @@
 """What the agent says about parameters of a policy."""
 
 import pytest
-from repoagent_scan import ScanAgent
+from repoagent_scan.agent import ScanAgent
 
 from repoagent.api import Parameters
 

@@ -1,19 +1,19 @@
 """A model repository agent that refuses a model that is not what a trusted signer signed.
 
-The agent class is loaded on first use, because the command-line plug-in of this package is imported at every start.
+This module is the plug-in, which adds to the command line. Every start of the program imports it, so it imports nothing
+heavy; the agent is :mod:`~repoagent_verify.agent`.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from repoagent_verify.agent import VerifyAgent
+from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["VerifyAgent"]
+__all__ = ["register_commands"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "VerifyAgent":
-        from repoagent_verify.agent import VerifyAgent
-
-        return VerifyAgent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@hookimpl
+def register_commands() -> Mapping[str, CommandSpec]:
+    return {
+        "sign": CommandSpec("repoagent_verify.cli:sign_command", "Sign a model with a key or a certificate."),
+        "verify": CommandSpec("repoagent_verify.cli:verify_command", "Verify the signature of a model."),
+    }

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from repoagent_verify import VerifyAgent
+from repoagent_verify.agent import VerifyAgent
 
 from repoagent.testing import AgentContract
 

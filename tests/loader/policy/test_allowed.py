@@ -64,7 +64,7 @@ def test_code_that_was_changed_after_the_installation_is_refused(site: Path) -> 
 
 def test_an_editable_installation_cannot_be_pinned() -> None:
     info = AgentInfo(
-        "checksum", "0.1.0", "repoagent-checksum", "package", "repoagent_checksum:ChecksumAgent", "available"
+        "checksum", "0.1.0", "repoagent-checksum", "package", "repoagent_checksum.agent:ChecksumAgent", "available"
     )
     with pytest.raises(ValueError, match="editable"):
         code_of(info)
