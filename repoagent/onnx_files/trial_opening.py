@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -78,7 +78,7 @@ def try_opening(
         "settings": {one: options.get_session_config_entry(one) for one in _SETTINGS if _has(options, one)},
         "bytes": limits.open_bytes + _OWN * max(size, sum(map(len, contents.values()))),
     }
-    status = _run(b"".join([json.dumps(order).encode(), b"\n", *contents.values()]), limits, cancelled, name)
+    status = _run([json.dumps(order).encode(), b"\n", *contents.values()], limits, cancelled, name)
     if status == OVER:
         raise InvalidArgumentError(
             f"{name} takes more than {limits.open_bytes} bytes of memory to open, beside its weights: the shapes that "
@@ -99,42 +99,42 @@ def _has(options: Any, name: str) -> bool:
     return True
 
 
-def _run(sent: bytes, limits: Limits, cancelled: Callable[[], bool], name: str) -> int:
+def _run(sent: Sequence[Buffer], limits: Limits, cancelled: Callable[[], bool], name: str) -> int:
     """The exit status of the process, below 0 for a signal."""
     if not sys.executable:
         raise UnavailableError(f"{name} is opened in a process first, and sys.executable names no Python interpreter")
     inherited = {one: value for one, value in os.environ.items() if one in _INHERITED}
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     try:
-        process = subprocess.Popen(  # noqa: S603 - a program of ours
-            [sys.executable, "-P", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=inherited | mark() | {"PYTHONPATH": path},
-            cwd="/",
-            process_group=0,
-        )
+        # A file in memory, not a pipe: it is there at once, however large, and touches no disk.
+        with os.fdopen(os.memfd_create("repoagent-opening", os.MFD_CLOEXEC), "wb") as file:
+            file.writelines(sent)
+            file.flush()
+            file.seek(0)
+            process = subprocess.Popen(  # noqa: S603 - a program of ours
+                [sys.executable, "-P", str(_PROGRAM)],
+                stdin=file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=inherited | mark() | {"PYTHONPATH": path},
+                cwd="/",
+                process_group=0,
+            )
     except OSError as error:
         raise UnavailableError(f"{name} cannot be tried: no process can be started: {error.strerror}") from error
     with process:
         try:
-            return _watched(process, sent, limits, cancelled, name)
+            return _watched(process, limits, cancelled, name)
         finally:
             process.kill()
 
 
-def _watched(
-    process: "subprocess.Popen[bytes]", sent: bytes, limits: Limits, cancelled: Callable[[], bool], name: str
-) -> int:
+def _watched(process: "subprocess.Popen[bytes]", limits: Limits, cancelled: Callable[[], bool], name: str) -> int:
     end = time.monotonic() + limits.open_seconds
-    rest: bytes | None = sent
     while True:
         try:
-            process.communicate(rest, timeout=_LOOK_SECONDS)
-            return process.returncode
+            return process.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            rest = None  # The next call goes on with what this one began.
             if cancelled():
                 raise CancelledError("the load was cancelled while the model was being opened") from None
             if time.monotonic() > end:

@@ -121,6 +121,17 @@ def test_what_onnx_runtime_refuses_is_left_to_it() -> None:
         try_opening(content, onnxruntime.SessionOptions(), "m")
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_large_file_that_opens_soon_is_let_through(beside: bool) -> None:
+    """It is more than a pipe holds, and its graph does not show what it costs."""
+    weight = numpy_helper.from_array(np.ones((256, 256), "f4"), "w")
+    model = make_model([node("Einsum", "x w", "y", equation="ij,jk->ik")], floats("x", shape=[1, 256]), Y, [weight])
+    content, files = model.SerializeToString(), {"other": bytes(1 << 20)} if beside else None
+    assert not is_plain(content)
+    with opening_within(replace(SMALL, open_seconds=60), lambda: False):
+        try_opening(content, onnxruntime.SessionOptions(), "m", files=files)
+
+
 def test_no_process_is_started_for_an_ordinary_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_opening, "_run", lambda *_: pytest.fail("a process"))
     try_opening(perceptron().SerializeToString(), onnxruntime.SessionOptions(), "m")
