@@ -10,11 +10,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_llm import Executor, ExecutorConfig, Request
 from repoagent_llm.engine import engine
+from repoagent_llm.runner.decoder_spec import read_spec
+from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.runner.session import make_session
+from repoagent_llm.types.executor_errors import DecoderError
 
 from llm.tests.backend.conftest import Asker, WriteModel, decoder, write_llm  # noqa: F401
 from llm.tests.fake_runner import FakeRunner
 from llm.tests.foreign import change_graph, copy_folder
-from repoagent.errors import CancelledError, UnavailableError
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.limits import Limits
+from repoagent.onnx_files import trial_opening
+from repoagent.onnx_files.trial_opening import opening_within
 from repoagent.serving.core import ServingCore
 from tests.hostile.conftest import NewCore
 from tests.hostile.test_models_that_never_end import FOR_EVER, PATIENCE, until
@@ -90,6 +97,90 @@ def test_an_unload_and_a_stop_end_a_load(
     thread.join(PATIENCE)
     assert isinstance(results[0], CancelledError | UnavailableError)
     until(lambda: not any(it.name == "repoagent-open" for it in threading.enumerate()))
+
+
+def folds_for_hours(graph: Any) -> None:
+    """Adds nothing to the embedding: a product of constants, which takes hours to compute."""
+    embedding = next(node for node in graph.node if node.op_type == "Gather" and "input_ids" in node.input)
+    name, kept = embedding.output[0], "hostile_kept"
+    embedding.output[0] = kept
+    graph.initializer.append(numpy_helper.from_array(np.array([1500, 1500]), "hostile_shape"))
+    graph.initializer.append(numpy_helper.from_array(np.float32(0), "hostile_zero"))
+    nodes = [helper.make_node("ConstantOfShape", ["hostile_shape"], ["h0"])]
+    nodes += [helper.make_node("MatMul", [f"h{i}", "h0"], [f"h{i + 1}"]) for i in range(4000)]
+    nodes += [
+        helper.make_node("ReduceMax", ["h4000"], ["hostile_most"], keepdims=0),
+        helper.make_node("Mul", ["hostile_most", "hostile_zero"], ["hostile_nothing"]),
+        helper.make_node("Add", [kept, "hostile_nothing"], [name]),
+    ]
+    place = list(graph.node).index(embedding) + 1
+    rest = [*nodes, *graph.node[place:]]
+    del graph.node[place:]
+    graph.node.extend(rest)
+
+
+def grows(graph: Any) -> None:
+    """A shape that is twice as long with each node."""
+    graph.initializer.append(numpy_helper.from_array(np.ones(1, np.int64), "hostile_one"))
+    nodes = [helper.make_node("Shape", ["hostile_one"], ["h0"])]
+    nodes += [helper.make_node("Concat", [f"h{i}"] * 2, [f"h{i + 1}"], axis=0) for i in range(45)]
+    nodes.append(helper.make_node("ConstantOfShape", ["h45"], ["hostile"]))
+    graph.node.extend(nodes)
+    graph.output.append(helper.make_tensor_value_info("hostile", TensorProto.FLOAT, None))
+
+
+def test_a_graph_that_folds_for_hours_is_opened_at_once(decoder: Path, tmp_path: Path) -> None:  # noqa: F811
+    folder = change_graph(copy_folder(decoder, tmp_path / "folding"), folds_for_hours)
+    assert make_session(read_spec(folder), RunnerOptions())
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_graph_that_takes_too_much_memory_to_open_is_refused(
+    decoder: Path,  # noqa: F811
+    tmp_path: Path,
+    own: bool,
+) -> None:
+    folder = change_graph(copy_folder(decoder, tmp_path / "growing"), grows)
+    within = opening_within(Limits(open_bytes=64 << 20), lambda: False)
+    with within, pytest.raises(DecoderError, match=r"takes more than .* --limit-open-bytes"):
+        make_session(read_spec(folder), RunnerOptions(own_weights=own))
+
+
+def test_a_load_of_such_a_graph_names_the_limit(
+    write_llm: WriteModel,  # noqa: F811
+    new_core: NewCore,
+    tmp_path: Path,
+) -> None:
+    change_graph(write_llm("m") / "1", grows)
+    core = new_core(repositories=(str(tmp_path / "models"),), limits=Limits(open_bytes=64 << 20))
+    with pytest.raises(RepoAgentError, match="--limit-open-bytes"):
+        core.load("m")
+
+
+def test_an_unload_ends_the_trial_of_a_graph(
+    hurried: ServingCore,
+    write_llm: WriteModel,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(f"open({str(tmp_path / 'began')!r}, 'w')\nimport signal\nwhile True:\n    signal.pause()\n")
+    monkeypatch.setattr(trial_opening, "_PROGRAM", program)
+    change_graph(write_llm("m") / "1", grows)
+    thread, results = in_thread(lambda: hurried.load("m"))
+    until((tmp_path / "began").exists)
+    hurried.unload("m")
+    thread.join(PATIENCE)
+    assert isinstance(results[0], CancelledError)
+    until(lambda: not any(it.name == "repoagent-open" for it in threading.enumerate()))
+
+
+def test_an_ordinary_decoder_starts_no_process(
+    decoder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_opening.subprocess, "Popen", None)
+    assert make_session(read_spec(decoder), RunnerOptions())
 
 
 @pytest.mark.parametrize("end", ["unload", "stop"])
