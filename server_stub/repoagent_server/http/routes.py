@@ -1,26 +1,122 @@
 """The paths of KServe v2 and of Triton's extensions, and what each means to the handlers."""
 
 import binascii
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent_server.access import Right
-from repoagent_server.access.rights import KNOWN, OPEN, for_model, listed
-from repoagent_server.codec.fields import MISSING, as_bool, as_string, complaint, find, members
+from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, complaint, find, members
 from repoagent_server.handlers.handlers import Handlers
+from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.server import ServerHandler
+from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
 from repoagent_server.http.access import acting
-from repoagent_server.http.json_body import optional_document
-from repoagent_server.http.log_routes import log_route
+from repoagent_server.http.json_body import document, optional_document
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route
 from repoagent_server.http.shared_memory import shared_memory_routes
-from repoagent_server.http.trace_routes import trace_routes
 
-__all__ = ["Generate", "api_routes"]
+__all__ = ["Generate", "api_routes", "log_route", "trace_routes"]
+
+
+_METHODS: Final = frozenset({b"GET", b"POST"})
+_NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
+
+
+def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
+    """GET shows the settings, POST changes some of them and shows all."""
+
+    def answer(request: Request, params: Params) -> Response:
+        model = params.get("model", "")
+        if request.method == b"POST":
+            handler.check_model(model)
+            with acting(request):
+                handler.update(model, _trace_changes(document(request)))
+        return json_response(handler.settings(model))
+
+    setting = partial(Route, methods=_METHODS, blocking=answer, api=Api.TRACE)
+    return [
+        setting("/v2/trace/setting", needs=for_all(Right.MANAGE)),
+        setting("/v2/models/(?P<model>[^/]+)/trace/setting", needs=for_model(Right.MANAGE)),
+    ]
+
+
+def _trace_changes(document: object) -> TraceChanges:
+    """The settings in ``document`` that are known; null takes a change back.
+
+    Raises:
+        InternalError: a value has the wrong type (Triton's code).
+    """
+    if find(document, "trace_file") is not MISSING:
+        return {"trace_file": None}
+    changes: dict[str, str | Sequence[str] | None] = {}
+    levels = find(document, "trace_level")
+    if levels is not MISSING:
+        changes["trace_level"] = None if levels is None else _texts(levels)
+    for name in _NUMBERS:
+        value = find(document, name)
+        if value is not MISSING:
+            changes[name] = None if value is None else as_string(value)
+    return changes
+
+
+def _texts(value: object) -> list[str]:
+    if type(value) is not list:
+        raise InternalError(complaint("array"))
+    return [as_string(item) for item in value]
+
+
+_Value = TypeVar("_Value")
+
+
+def log_route(handler: LogSettingsHandler) -> Route:
+    """GET shows the settings, POST changes some of them and shows all."""
+
+    def answer(request: Request, _: Params) -> Response:
+        if request.method == b"POST":
+            with acting(request):
+                handler.update(_log_changes(document(request)))
+        return json_response(handler.settings())
+
+    # In a thread: a change waits for its line in the audit log.
+    return Route("/v2/logging", _METHODS, blocking=answer, api=Api.LOGGING, needs=for_all(Right.MANAGE))
+
+
+def _log_changes(document: object) -> LogChanges:
+    """What ``document`` asks for, checked in Triton's order; null and names that are not known ask for nothing.
+
+    Raises:
+        InternalError: a value has the wrong type (Triton's code).
+        UnavailableError: the format is not known (Triton's code).
+        UnsupportedError: the file of the log is to be another one.
+    """
+    if find(document, "log_file") not in (MISSING, None):
+        raise UnsupportedError(LOG_FILE_IS_FIXED)
+    return LogChanges(
+        info=_optional(document, "log_info", as_bool),
+        warning=_optional(document, "log_warning", as_bool),
+        error=_optional(document, "log_error", as_bool),
+        verbose_level=_optional(document, "log_verbose_level", as_unsigned),
+        format=_optional(document, "log_format", _format),
+    )
+
+
+def _optional(document: object, name: str, read: Callable[[object], _Value]) -> _Value | None:
+    value: Any = find(document, name)
+    return None if value is MISSING or value is None else read(value)
+
+
+def _format(value: object) -> str:
+    name = as_string(value)
+    if name not in LOG_FORMATS:
+        raise UnavailableError(f"invalid argument for --log_format, got: {name}")
+    return name
+
 
 _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
