@@ -9,8 +9,7 @@ from repoagent.config import read_json, write_json
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
-from repoagent.serving.backends.python.model.instance import PythonInstance
-from repoagent.serving.backends.python.model.model_start import completed, started
+from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.backends.python.process.supervisor import ProcessSpec, completed_in_child, new_child

@@ -6,20 +6,22 @@ import weakref
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.nested_text import read_json
 from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text, running
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
-from repoagent.serving.backends.python.model.model_module import ImportedModel
+from repoagent.serving.backends.python.model.model_module import ImportedModel, import_model
 from repoagent.serving.backends.python.model.request import InferenceRequest
-from repoagent.serving.backends.python.model.response import InferenceResponse
-from repoagent.serving.backends.python.model.response_sender import FINAL, InferenceResponseSender
+from repoagent.serving.backends.python.model.response import FINAL, InferenceResponse, InferenceResponseSender
+from repoagent.serving.backends.python.model.utils import ModelConfig
 from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["EventLoop", "PythonInstance"]
+__all__ = ["EventLoop", "PythonInstance", "completed", "started"]
 
 
 _PATIENCE_SECONDS: Final = 5.0
@@ -265,3 +267,73 @@ class PythonInstance(BackendInstance):
             f"Failed to process the request(s) for model instance '{self._name}', message: "
             f"{fault_text(error, self._context, hint)}"
         )
+
+
+def completed(path: Path, context: ModelContext, config: str, *, alone: bool = False) -> dict[str, Any] | None:
+    """What ``auto_complete_config`` makes of a configuration in JSON; None if the model has no such function.
+
+    ``alone``: see :func:`import_model`.
+
+    Raises:
+        InternalError: the file cannot be run, or the function raised.
+    """
+    imported = import_model(path, context, alone=alone)
+    try:
+        complete = getattr(imported.model_class, "auto_complete_config", None)
+        return None if complete is None else _call(complete, ModelConfig(config), context).as_dict()
+    finally:
+        imported.close()
+
+
+def started(
+    path: Path, context: ModelContext, arguments: dict[str, str], *, decoupled: bool, alone: bool = False
+) -> PythonInstance:
+    """An instance of a model whose ``initialize`` has been called with ``arguments``.
+
+    ``alone``: see :func:`import_model`.
+
+    Raises:
+        InternalError: the file or ``initialize`` raised.
+    """
+    imported = import_model(path, context, alone=alone)
+    try:
+        model = _initialized(imported, context, arguments)
+    except BaseException:
+        imported.close()
+        raise
+    config = read_json(arguments["model_config"])
+    outputs = [item["name"] for item in config.get("output", ())]
+    iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
+    name = arguments["model_instance_name"]
+    return PythonInstance(
+        model, imported, context, name, outputs=outputs, decoupled=decoupled, alone=alone, iterative=iterative
+    )
+
+
+def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:
+    with entered(context):
+        try:
+            result = complete(config)
+        except BaseException as error:
+            let_interrupt_pass(error)
+            raise InternalError(fault_text(error, context)) from error
+    if not isinstance(result, ModelConfig):
+        raise InternalError(
+            f"auto_complete_config of model '{context.model_name}' must return the ModelConfig that it was given, "
+            f"not {type(result).__name__}"
+        )
+    return result
+
+
+def _initialized(imported: ImportedModel, context: ModelContext, arguments: dict[str, str]) -> Any:
+    with entered(context):
+        try:
+            model = imported.model_class()
+            if hasattr(model, "initialize"):
+                model.initialize(arguments)
+        except BaseException as error:
+            let_interrupt_pass(error)
+            raise InternalError(fault_text(error, context)) from error
+    if not callable(getattr(model, "execute", None)):
+        raise InternalError(f"the class TritonPythonModel of model '{context.model_name}' has no execute")
+    return model

@@ -11,11 +11,11 @@ from repoagent.serving.backends.python.model.context import ModelContext, curren
 from repoagent.serving.backends.python.model.errors import TritonModelException, raising_tritons
 from repoagent.serving.backends.python.model.response import (
     InferenceResponse,
+    InferenceResponseSender,
     checked_parameters,
     checked_tensors,
     received,
 )
-from repoagent.serving.backends.python.model.response_sender import InferenceResponseSender
 from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
 

@@ -184,8 +184,8 @@ class Channel:
             else:
                 self._send_opening(kind, body, place, news, inline, blocks, spilled=len(text) > _TEXT_BYTES)
         except BaseException:
-            self._mapping.not_heard(released)
-            self._arena.not_heard(dropped)
+            self._mapping.put_back(released)
+            self._arena.put_back(dropped)
             raise
         self.sent += 1
 
@@ -233,13 +233,13 @@ class Channel:
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(seconds * 1000))
 
-    def relieve(self) -> None:
+    def send_releases(self) -> None:
         """Send the blocks that nobody reads any more back by themselves, if they are many: no other message may come.
 
         Raises:
             PeerGoneError: there is nobody to receive them.
         """
-        if self._mapping.pressing():
+        if self._mapping.should_send_releases():
             self.send(Kind.RELEASE)
 
     def shutdown(self) -> None:

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import ModelContext
-from repoagent.serving.backends.python.model.instance import PythonInstance
+from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
 from repoagent.serving.backends.python.model.metrics import MetricFamily
-from repoagent.serving.backends.python.model.model_start import completed, started
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, Mapping, Memory
@@ -76,7 +75,7 @@ def main(
     handler = _LogSender(side)
     logging.getLogger().addHandler(handler)
     work = Channel(socket.socket(fileno=work_fd), arena, mapping, longest_sent=message_bytes)
-    os.register_at_fork(after_in_child=partial(_be_a_fork, (work, side), handler))
+    os.register_at_fork(after_in_child=partial(_mark_as_fork, (work, side), handler))
     _Child(work, side, core, progress_fd).serve()
     return 0
 
@@ -88,7 +87,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _be_a_fork(channels: tuple[Channel, ...], handler: logging.Handler) -> None:
+def _mark_as_fork(channels: tuple[Channel, ...], handler: logging.Handler) -> None:
     """Of a model's own making (``multiprocessing``): its messages would be taken for those of the model's process."""
     for channel in channels:
         channel.forked = True
@@ -104,8 +103,8 @@ class _Child:
         self._side = side
         self._core = core
         self._stream = Stream(side, core)
-        self._executions = Executions(progress_fd, self._run, self._answer, self._say_returned)
-        core.when_asked_back = self._executions.give_back
+        self._executions = Executions(progress_fd, self._run, self._answer, self._send_returned)
+        core.on_return = self._executions.give_back
         self._spin_ns = 0
         self._instance: PythonInstance | None = None
         self._decoupled = False
@@ -155,10 +154,10 @@ class _Child:
         self._decoupled = body["decoupled"]
         self._spin_ns = body["spin_ns"]
         self._instance = started(path, context, body["arguments"], decoupled=self._decoupled, alone=True)
-        self._core.when_asked = self._say_ready
+        self._core.on_ready_question = self._start_ready_check
         self._work.send(Kind.DONE, {"asks": self._instance.asks})
 
-    def _say_ready(self, number: int) -> None:
+    def _start_ready_check(self, number: int) -> None:
         """Answer the server's question, on a thread of its own: the model may take its time."""
         threading.Thread(target=self._answer_ready, args=(number,), name="repoagent-is-ready", daemon=True).start()
 
@@ -207,7 +206,7 @@ class _Child:
             except (OSError, TypeError, ValueError) as error:  # Such as a parameter with too many digits.
                 responses = _with_failure(responses, error)
 
-    def _say_returned(self, numbers: list[int]) -> None:
+    def _send_returned(self, numbers: list[int]) -> None:
         self._side.send(Kind.RETURNED, numbers)
 
     def _finalize(self, _: Message) -> None:

@@ -140,12 +140,12 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def attend(
+    def set_handlers(
         self,
         handle: Callable[["ChildProcess", Message], None],
         on_exit: Callable[["ChildProcess"], None] = lambda _: None,
     ) -> None:
-        """Say what is called on the supervising thread; before the first exchange, for a process says nothing unasked.
+        """Set what is called on the supervising thread; before the first exchange, as a process sends nothing unasked.
 
         ``handle`` is called with every message of the side channel, ``on_exit`` once the process has ended and all that
         it had sent has been handled.
@@ -189,7 +189,7 @@ class ChildProcess:
 
         Returns when everything of it has gone.
         """
-        timer = threading.Timer(grace_seconds, self._out_of_patience, (grace_seconds,))
+        timer = threading.Timer(grace_seconds, self._kill_after_grace, (grace_seconds,))
         timer.daemon = True
         timer.start()
         try:
@@ -215,7 +215,7 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 end(self._process.pid, signal.SIGKILL)
 
-    def _out_of_patience(self, seconds: float) -> None:
+    def _kill_after_grace(self, seconds: float) -> None:
         logger.warning("%s did not end within %g s and is killed", self._label, seconds)
         self.kill()
 
@@ -230,8 +230,8 @@ class ChildProcess:
         with ExitStack() as end:  # Whatever one step raises, the others are taken: those who wait must hear of the end.
             end.callback(lambda: self._on_exit(self))
             end.callback(self._has_ended)
-            end.callback(self._bury)
-            self._look_after()
+            end.callback(self._clean_up)
+            self._watch_process()
 
     def _spawn(self) -> None:
         with ExitStack() as undo, ExitStack() as theirs:
@@ -264,7 +264,7 @@ class ChildProcess:
             longest_received=longest,
             most_unread=self._limits.python_unread_bytes,
             on_backlog=lambda: os.eventfd_write(self._wake, 1),
-            on_overflow=self._out_of_room,
+            on_overflow=self._kill_for_unread_answers,
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -277,7 +277,7 @@ class ChildProcess:
         """What it keeps to by itself, as long as its code is sound: then it gets an error, and is not killed."""
         return (*self._allowance.with_margin(), self._limits.python_message_bytes)
 
-    def _out_of_room(self) -> None:
+    def _kill_for_unread_answers(self) -> None:
         flag = Limits.flag("python_unread_bytes")
         logger.error("%s leaves too many answers unread (%s) and is killed", self._label, flag)
         self.kill()
@@ -289,10 +289,10 @@ class ChildProcess:
         theirs.callback(right.close)
         return left, right
 
-    def _look_after(self) -> None:
-        """Take in what the process says, until it ends."""
+    def _watch_process(self) -> None:
+        """Handle what the process sends, until it ends."""
         poller = select.poll()
-        readers = {output.fd: output.read for output in self._outputs} | {self._wake: self._be_woken}
+        readers = {output.fd: output.read for output in self._outputs} | {self._wake: self._drain_wake}
         for fd in (self._pidfd, self.side.fileno(), *readers):
             poller.register(fd, select.POLLIN)
         while True:
@@ -309,7 +309,7 @@ class ChildProcess:
             if self._side_open:
                 poller.register(self.side.fileno(), select.POLLIN | select.POLLOUT * self.side.backlogged)
 
-    def _be_woken(self) -> bool:
+    def _drain_wake(self) -> bool:
         os.eventfd_read(self._wake)
         return True
 
@@ -322,7 +322,7 @@ class ChildProcess:
                     break
                 self._handle(self, message)
                 del message
-                self.side.relieve()
+                self.side.send_releases()
                 with self._progress:
                     self._handled += 1
                     self._progress.notify_all()
@@ -333,17 +333,19 @@ class ChildProcess:
         except PeerGoneError:
             pass
         except Exception:
-            logger.exception("%s talks nonsense and is killed", self._label)
+            logger.exception("%s breaks the protocol and is killed", self._label)
         self._side_open = False
         # A process that cannot be talked to is of no use, even if it still runs.
         self.kill()
         return False
 
-    def _bury(self) -> None:
-        """Take in what the process still said, its status, and everything that it left. Each step is taken, also if an
-        earlier one raises."""
+    def _clean_up(self) -> None:
+        """Handle what the process still sent, read its status, and close everything that it left.
+
+        Each step is taken, also if an earlier one raises.
+        """
         with ExitStack() as end:
-            end.callback(self._let_go)
+            end.callback(self._close)
             end.callback(self._reap)
             for output in self._outputs:
                 end.callback(output.finish)
@@ -359,7 +361,7 @@ class ChildProcess:
         (self.begun,) = _NUMBER.unpack(os.pread(self._progress_fd, _NUMBER.size, 0))
         self._has_ended()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         os.close(self._progress_fd)
         self.work.close()  # Whoever waits for an answer has been woken up, and is gone before the socket is.
         self.side.close()
@@ -378,7 +380,7 @@ class ChildProcess:
 
 
 def _refuse(child: ChildProcess, _: Message) -> None:
-    raise ProtocolError(f"{child.name} speaks before it was asked")
+    raise ProtocolError(f"{child.name} sent a message before it was given one")
 
 
 def _signal_name(number: int) -> str:

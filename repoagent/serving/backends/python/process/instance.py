@@ -1,4 +1,4 @@
-"""One instance of a Python model in a process of its own: hands it requests, on a thread or an event loop."""
+"""One instance of a Python model in a process of its own: sends it requests, on a thread or an event loop."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class ProcessInstance(BackendInstance):
 
     @property
     def asks(self) -> bool:
-        """Whether the model has something to say about its readiness."""
+        """Whether the model has a function for its readiness."""
         return self._supervisor.asks
 
     @property
@@ -204,10 +204,10 @@ class ProcessInstance(BackendInstance):
         child, outstanding = exchange.child, exchange.item.outstanding
         child.kill()
         child.exited.wait()
-        unbegun = self.open_requests.unanswered(outstanding.unbegun(child.begun))
-        self.open_requests.fail_unhealthy([number for number in outstanding.numbers if number not in unbegun])
-        if unbegun:
-            self.open_requests.take_back(unbegun)
+        not_begun = self.open_requests.unanswered(outstanding.not_begun(child.begun))
+        self.open_requests.fail_unhealthy([number for number in outstanding.numbers if number not in not_begun])
+        if not_begun:
+            self.open_requests.take_back(not_begun)
         if isinstance(error, ProtocolError):
             logger.error("the process of model instance '%s' was killed: %s", self._name, error)
         self._supervisor.wait_for_another(child, _SETTLING_SECONDS)

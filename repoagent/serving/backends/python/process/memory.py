@@ -179,7 +179,7 @@ class Arena:
         """Segments that have gone; the other side may forget them. What is returned once is not returned again."""
         return _taken(self._dropped) if self._dropped else []
 
-    def not_heard(self, dropped: list[int]) -> None:
+    def put_back(self, dropped: list[int]) -> None:
         """The other side has not heard of segments that :meth:`dropped` returned."""
         self._dropped.extend(dropped)
 
@@ -330,11 +330,11 @@ class Mapping:
         """Blocks that nobody here reads any more. What is returned once is not returned again."""
         return _taken(self._released) if self._released else []
 
-    def not_heard(self, released: list[Place]) -> None:
+    def put_back(self, released: list[Place]) -> None:
         """The other side has not heard of blocks that :meth:`released` returned."""
         self._released.extend(released)
 
-    def pressing(self) -> bool:
+    def should_send_releases(self) -> bool:
         """Whether :meth:`released` would give so much that the other side should hear of it soon."""
         waiting = list(self._released)
         return len(waiting) >= _MANY_BLOCKS or sum(size for _, _, size in waiting) >= _MANY_BYTES

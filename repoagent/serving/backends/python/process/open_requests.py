@@ -83,7 +83,7 @@ class Outstanding:
             raise TypeError("moments are whole numbers")
         self._executed(self._left.pop(number), begin_ns, end_ns)
 
-    def unbegun(self, begun: int) -> list[int]:
+    def not_begun(self, begun: int) -> list[int]:
         """What another process may do, if this one had begun number ``begun``, or noted nothing.
 
         The first one counts as begun. What comes back is next time the first one of its message, so no request
@@ -284,7 +284,7 @@ class OpenRequests:
         """There is no process to ask."""
         self._questions.pop(number, None)
 
-    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+    def answer_ready(self, number: int, ready: bool, error: str) -> None:
         """The answer to the question ``number``; ``error``: what the model's code raised."""
         question = self._questions.pop(number, None)
         if question is None:

@@ -47,9 +47,9 @@ class RemoteCore:
         self._ahead_responses = 0
         self._calls: dict[int, InferRequest] = {}
         self._questions: dict[int, SimpleQueue[list[Any]]] = {}
-        self.when_asked: Callable[[int], None] = lambda _number: None
+        self.on_ready_question: Callable[[int], None] = lambda _number: None
         """Called, and must return at once, when the server asks whether the model is ready."""
-        self.when_asked_back: Callable[[int], None] = lambda _number: None
+        self.on_return: Callable[[int], None] = lambda _number: None
         """Called when the requests up to that number that have not begun must not begin any more."""
 
     def submit(self, request: InferRequest) -> None:
@@ -91,7 +91,7 @@ class RemoteCore:
             raise error_of(error)
         return value
 
-    def keep_pace(self, size: int) -> None:
+    def throttle(self, size: int) -> None:
         """Before a response of ``size`` bytes is sent: let the server take in what it has not yet.
 
         Without that, a model could fill the machine's memory while the server is busy, or holds it back.
@@ -102,7 +102,7 @@ class RemoteCore:
             self._ahead, self._ahead_responses = size, 1
             self.ask("heard", [])
 
-    def tell_metric(self, number: int, operation: str, value: float) -> None:
+    def report_metric(self, number: int, operation: str, value: float) -> None:
         """Report to a metric; the server has heard of it before it hears of any later answer."""
         self._channel.send(Kind.METRIC, [number, operation, value])
 
@@ -111,7 +111,7 @@ class RemoteCore:
         while (message := self._channel.receive()) is not None:
             self._take(message)
             del message  # It may be the last one for a while, and holds memory of the server.
-            self._channel.relieve()
+            self._channel.send_releases()
         os._exit(1)
 
     def start(self) -> None:
@@ -128,9 +128,9 @@ class RemoteCore:
             number, value, error = message.body
             self._questions.pop(number).put([value, error])
         elif message.kind == Kind.READY:
-            self.when_asked(message.body)
+            self.on_ready_question(message.body)
         elif message.kind == Kind.RETURN:
-            self.when_asked_back(message.body)
+            self.on_return(message.body)
 
 
 class RemoteRequest(InferRequest):
@@ -172,7 +172,7 @@ class Stream:
         packer = Packer()
         try:
             body = response_body(number, response, final, packer)
-            self._core.keep_pace(packer.size)
+            self._core.throttle(packer.size)
             self._channel.send(Kind.RESPONSE, body, packer)
         except (RepoAgentError, OSError, TypeError, ValueError) as error:
             failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
@@ -196,15 +196,15 @@ class _RemoteMetric(metrics.Metric):
 
     def increment(self, amount: float) -> None:
         super().increment(amount)
-        self._core.tell_metric(self._number, "increment", float(amount))
+        self._core.report_metric(self._number, "increment", float(amount))
 
     def set(self, value: float) -> None:
         super().set(value)
-        self._core.tell_metric(self._number, "set", float(value))
+        self._core.report_metric(self._number, "set", float(value))
 
     def observe(self, value: float) -> None:
         super().observe(value)
-        self._core.tell_metric(self._number, "observe", float(value))
+        self._core.report_metric(self._number, "observe", float(value))
 
 
 class _RemoteFamily(metrics.MetricFamily):

@@ -19,11 +19,11 @@ from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["Errands", "ReportedMetrics", "Requests", "Services", "log_record"]
+__all__ = ["BackgroundCalls", "ReportedMetrics", "Requests", "Services", "log_record"]
 
 
-class Errands:
-    """The errands of one process. Its threads live as long as there is something to do."""
+class BackgroundCalls:
+    """Calls for one process that take a while, on threads that end when there is nothing to do."""
 
     def __init__(self, model_name: str, limits: Limits) -> None:
         self._model_name = model_name
@@ -33,19 +33,19 @@ class Errands:
         self._threads = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
-    def run(self, errand: Callable[[], None]) -> None:
-        """Have ``errand``, which raises nothing, called on some thread, perhaps later.
+    def run(self, call: Callable[[], None]) -> None:
+        """Have ``call``, which raises nothing, called on some thread, perhaps later.
 
         Raises:
             UnavailableError: too many wait, or the machine has no thread left.
         """
         with self._lock:
             if self._threads >= self._most_threads:
-                self._let_wait(errand)
+                self._enqueue(call)
                 return
             self._threads += 1
         thread = threading.Thread(
-            target=self._work, args=(errand,), name=f"repoagent-{self._model_name}-errands", daemon=True
+            target=self._work, args=(call,), name=f"repoagent-{self._model_name}-calls", daemon=True
         )
         try:
             thread.start()
@@ -59,16 +59,16 @@ class Errands:
         with self._lock:
             self._waiting.clear()
 
-    def _let_wait(self, errand: Callable[[], None]) -> None:
+    def _enqueue(self, call: Callable[[], None]) -> None:
         if len(self._waiting) >= self._most_waiting:
             raise UnavailableError(
                 f"a process of model '{self._model_name}' waits for {self._most_waiting} loads, unloads and answers "
                 f"about models already ({Limits.flag('python_calls')})"
             )
-        self._waiting.append(errand)
+        self._waiting.append(call)
 
-    def _work(self, errand: Callable[[], None]) -> None:
-        following: Callable[[], None] | None = errand
+    def _work(self, call: Callable[[], None]) -> None:
+        following: Callable[[], None] | None = call
         while following is not None:
             following()
             with self._lock:
@@ -84,7 +84,7 @@ _MOST_LINES: Final = 1 << 31
 
 
 def log_record(model_name: str, body: Any) -> None:
-    """Log what the process says.
+    """Log what the process sends.
 
     All goes to the logger of models: a logger is kept for good, and another one would write as someone else.
 
@@ -129,7 +129,7 @@ class Requests(Protocol):
     def take_back(self, numbers: list[int]) -> None:
         """The child has not begun these, and is not going to."""
 
-    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+    def answer_ready(self, number: int, ready: bool, error: str) -> None:
         """The answer to the question ``number`` whether the model is ready; ``error``: what its code raised."""
 
 
@@ -143,11 +143,11 @@ class Services:
         self._model_name = model_name
         self._most_calls = limits.python_calls
         self._calls: dict[int, InferRequest] = {}
-        self._errands = Errands(model_name, limits)
+        self._calls_in_background = BackgroundCalls(model_name, limits)
         self._metrics = ReportedMetrics(limits)
 
     def handle(self, child: ChildProcess, message: Message) -> None:
-        """Do what ``message`` says.
+        """Do what ``message`` asks for.
 
         Raises:
             ProtocolError: it makes no sense.
@@ -162,7 +162,7 @@ class Services:
                 self._ask(child, message)
             elif kind == Kind.READY:
                 number, ready, text = body
-                self._requests.heard_ready(number, bool(ready), str(text))
+                self._requests.answer_ready(number, bool(ready), str(text))
             elif kind == Kind.RETURNED:
                 self._requests.take_back(body)
             elif kind == Kind.LOG:
@@ -180,7 +180,7 @@ class Services:
         for request in list(self._calls.values()):
             request.cancel()
         self._calls.clear()
-        self._errands.forget()
+        self._calls_in_background.forget()
         self._metrics.release()
 
     def _call(self, child: ChildProcess, message: Message) -> None:
@@ -225,7 +225,7 @@ class Services:
         else:
             work = partial(self._core.model_ready, *arguments)
         try:
-            self._errands.run(partial(self._answer, child, number, work))
+            self._calls_in_background.run(partial(self._answer, child, number, work))
         except UnavailableError as error:
             child.send(Kind.ANSWER, [number, None, error_body(error)])
 

@@ -73,7 +73,7 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
 
     Raises:
         RepoAgentError: it failed, with the error of the model's code.
-        InternalError: it ended, cannot be given the message, or answers with nonsense. In each case it is gone.
+        InternalError: it ended, cannot be given the message, or its answer cannot be read. In each case it is gone.
     """
     place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
@@ -94,7 +94,7 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
 
 
 def _failure(answer: Message) -> RepoAgentError | None:
-    """The error that a process reports, unless it is nonsense."""
+    """The error that a process reports, unless that cannot be read."""
     if answer.kind == Kind.FAILED:
         with contextlib.suppress(Exception):  # There is no end of what can be wrong.
             return error_of(answer.body)
@@ -118,7 +118,7 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     """
     services = Services(spec.core, _NoRequests(), spec.model_name, spec.limits)
     child = new_child(spec, f"{spec.model_name}_autocomplete")
-    child.attend(services.handle, lambda _: services.abandon())
+    child.set_handlers(services.handle, lambda _: services.abandon())
     result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
     # Nobody need wait for its end.
     ending = threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True)
@@ -143,7 +143,7 @@ class _NoRequests:
     def take_back(self, numbers: list[int]) -> None:
         raise ProtocolError("there is no request to give back")
 
-    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+    def answer_ready(self, number: int, ready: bool, error: str) -> None:
         raise ProtocolError("its readiness was not asked for")
 
 
@@ -156,7 +156,7 @@ _LONGEST_PAUSE: Final = 5.0
 class Supervisor:
     """Supervises one process after the other, each with the same model in it, until it is closed.
 
-    ``requests`` takes what a process reports of them, and hears of its end before another one is started.
+    ``requests`` takes what a process reports of them, and learns of its end before another one is started.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class Supervisor:
         self._starting: ChildProcess | None = None
         self._restarter: threading.Thread | None = None
         self._given_up = ""
-        self._fruitless = 0
+        self._ended_unused = 0
         """How many processes in a row ended without having answered a request."""
         self.child: ChildProcess | None = None
         """The process at the moment; None while there is none."""
         self.asks = False
-        """Whether the model has something to say about its readiness."""
+        """Whether the model has a function for its readiness."""
 
     @property
     def given_up(self) -> bool:
@@ -249,7 +249,7 @@ class Supervisor:
             finally:
                 self._ended(child)
 
-        child.attend(services.handle, ended)
+        child.set_handlers(services.handle, ended)
         with self._state:
             self._starting = child
             if self._closing.is_set():
@@ -314,8 +314,8 @@ class Supervisor:
     def _pause(self) -> float:
         """Seconds to wait before the next start: none if the last process had answered a request."""
         if self._requests.answered:
-            self._requests.answered, self._fruitless = False, 0
-        earlier, self._fruitless = self._fruitless, self._fruitless + 1
+            self._requests.answered, self._ended_unused = False, 0
+        earlier, self._ended_unused = self._ended_unused, self._ended_unused + 1
         return 0.0 if not earlier else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(earlier - 1, 10))
 
     def _give_up(self, reason: str) -> None:

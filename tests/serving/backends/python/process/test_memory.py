@@ -151,12 +151,12 @@ def test_many_blocks_or_much_memory_that_nobody_reads_is_pressing(arena: Arena, 
     hand_over(arena, mapping, places[0][0])
     for place in places[:3]:
         mapping.view(place)
-    assert not mapping.pressing()
+    assert not mapping.should_send_releases()
     for place in places[3:]:
         mapping.view(place)
-    assert mapping.pressing()
+    assert mapping.should_send_releases()
     mapping.released()
     large, _ = arena.allocate(20 << 20)
     hand_over(arena, mapping, large[0])
     mapping.view(large)
-    assert mapping.pressing()
+    assert mapping.should_send_releases()

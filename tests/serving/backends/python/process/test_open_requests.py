@@ -127,8 +127,8 @@ def test_only_an_open_request_is_cancelled(open_requests: OpenRequests, answers:
 
 def test_a_question_gets_one_answer(open_requests: OpenRequests) -> None:
     number, answer = open_requests.ask_ready()
-    open_requests.heard_ready(number, True, "")
-    open_requests.heard_ready(number, False, "again")
+    open_requests.answer_ready(number, True, "")
+    open_requests.answer_ready(number, False, "again")
     assert answer.result(0) is True
 
 
@@ -270,12 +270,12 @@ def test_a_process_cannot_report_an_execution_twice() -> None:
 
 @pytest.mark.parametrize(("begun", "left"), [(0, [6, 7]), (5, [6, 7]), (6, [7]), (7, []), ((1 << 64) - 1, [])])
 def test_what_another_process_may_do_never_has_the_first_one(begun: int, left: list[int]) -> None:
-    assert Heard().message(5, 6, 7).unbegun(begun) == left
+    assert Heard().message(5, 6, 7).not_begun(begun) == left
 
 
 def test_a_single_execution_comes_back_from_nowhere() -> None:
     outstanding = Outstanding([[5, 6]], lambda *_: None, None)
     assert not outstanding.divisible
-    assert outstanding.unbegun(0) == []
+    assert outstanding.not_begun(0) == []
     with pytest.raises(ProtocolError):
         outstanding.give_back([6])

@@ -250,7 +250,9 @@ class TritonPythonModel:
 
 
 @pytest.mark.slow
-def test_a_child_that_talks_nonsense_is_ended(run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_child_that_breaks_the_protocol_is_ended(
+    run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     body = """
 import os, struct, sys
 class TritonPythonModel:
@@ -263,7 +265,7 @@ class TritonPythonModel:
 """
     model = run_in_process_of_its_own(body)
     assert "is not healthy" in model.error([1.0])
-    assert "talks nonsense" in caplog.text
+    assert "breaks the protocol" in caplog.text
     assert model.ask([0.0])[0].responses[0].error is None
 
 
