@@ -167,7 +167,7 @@ class _Grpc:
         self.protocol.data_received(data)
 
     def answer(self, stream: int, size: int) -> None:
-        assert self.connection.send(self.application.calls[stream].stream, (bytes(size),))
+        assert self.connection.sender.send(self.application.calls[stream].stream, (bytes(size),))
         self.protocol.flush()
 
     def widen(self, stream: int, size: int) -> None:
