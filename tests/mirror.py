@@ -2,7 +2,8 @@
 
     python tests/mirror.py repoagent/loader/chain.py
 
-Of a file: the test file of its name, and the test files that import it. Of a folder: the folder that mirrors it.
+Of a file: the test file of its name, and the test files that import it; without any, those of its folder. Of a folder:
+the folder that mirrors it.
 """
 
 import subprocess
@@ -39,7 +40,7 @@ def covering(path: Path) -> list[Path]:
     else:
         parts = path.with_suffix("").parts
         package = next(index for index, part in enumerate(parts) if part.startswith("repoagent"))
-        found = sorted({*_existing(place), *_importers(parts[package:])})
+        found = sorted({*_existing(place), *_importers(parts[package:])}) or _beside(path, place)
     if not found:
         raise ValueError(f"nothing mirrors {path}: {place} does not exist, and no test imports it")
     return found
@@ -47,6 +48,14 @@ def covering(path: Path) -> list[Path]:
 
 def _existing(place: Path) -> list[Path]:
     return [one.relative_to(ROOT) for one in (ROOT / place.parent).glob(f"{place.stem}*.py")]
+
+
+def _beside(path: Path, place: Path) -> list[Path]:
+    """The test files in the nearest folder that would hold those of a file without any of its own."""
+    if not (ROOT / path).is_file():
+        return []
+    folders = (sorted((ROOT / folder).glob("test_*.py")) for folder in place.parents)
+    return [one.relative_to(ROOT) for one in next(filter(None, folders), [])]
 
 
 def _importers(parts: tuple[str, ...]) -> list[Path]:

@@ -29,6 +29,12 @@ def test_a_file_is_tested_by_the_file_of_its_name_and_by_those_that_import_it() 
     assert Path("tests/test_atomic_file.py") in covering(Path("repoagent/atomic_file.py"))
 
 
+def test_a_file_without_tests_of_its_own_has_those_of_its_folder() -> None:
+    found = covering(Path("capi/repoagent_capi/tensors.py"))
+    assert Path("capi/tests/test_embedding.py") in found
+    assert {one.parent for one in found} == {Path("capi/tests")}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
