@@ -68,7 +68,7 @@ def no_simdjson() -> None:
     """Long lists of numbers are read by orjson."""
     from repoagent_server.codec import request_templates
 
-    request_templates.float_parser = lambda: None  # type: ignore[attr-defined]
+    request_templates.float_parser = lambda: None
 
 
 def no_head_cache() -> None:
