@@ -1,6 +1,7 @@
 """T17: a decoder whose steps never end keeps no one waiting: neither who loads it, nor an unload, nor a stop."""
 
 import json
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def folds_for_hours(graph: Any) -> None:
     name, kept = embedding.output[0], "hostile_kept"
     embedding.output[0] = kept
     graph.initializer.append(numpy_helper.from_array(np.array([1500, 1500]), "hostile_shape"))
-    graph.initializer.append(numpy_helper.from_array(np.float32(0), "hostile_zero"))
+    graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), "hostile_zero"))
     nodes = [helper.make_node("ConstantOfShape", ["hostile_shape"], ["h0"])]
     nodes += [helper.make_node("MatMul", [f"h{i}", "h0"], [f"h{i + 1}"]) for i in range(4000)]
     nodes += [
@@ -179,7 +180,7 @@ def test_an_ordinary_decoder_starts_no_process(
     decoder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trial_opening.subprocess, "Popen", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
     assert make_session(read_spec(decoder), RunnerOptions())
 
 
