@@ -2,10 +2,10 @@
 
 import asyncio
 import atexit
+import hashlib
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
         place = await asyncio.to_thread(self._resolve, lora_name)
         if place is None:
             return None
-        return LoRARequest(lora_name=lora_name, lora_int_id=zlib.crc32(lora_name.encode()) or 1, lora_path=str(place))
+        return LoRARequest(lora_name=lora_name, lora_int_id=_number(lora_name), lora_path=str(place))
 
     def _resolve(self, name: str) -> Path | None:
         from repoagent.errors import RepoAgentError
@@ -156,3 +156,8 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
             self._adapters.clear()
             self._resources.close()
             self._opened = None
+
+
+def _number(name: str) -> int:
+    """What vLLM tells adapters apart by: 63 bits, the same in each process, for which no second name can be found."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 or 1

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,16 @@ def test_without_a_repository_nothing_is_registered_and_without_a_policy_it_fail
     monkeypatch.setenv("LORA_REPOSITORY", "/nowhere")
     with pytest.raises(ValueError, match="LORA_AGENT_POLICY"):
         repoagent_vllm.register()
+
+
+def test_no_other_name_gives_the_number_of_an_adapter(resolve: Resolve) -> None:
+    """vLLM serves what it has under that number: CRC-32, as it was, is the same for these two."""
+    assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
+    resolver = sys.modules["repoagent_vllm.resolver"]
+    numbers = [resolver._number(name) for name in ("plumless", "buckeroo")]
+    assert numbers[0] != numbers[1]
+    assert all(0 < number < 2**63 for number in numbers)
+    assert resolve("llama").lora_int_id == resolver._number("llama")
 
 
 def test_registering_opens_nothing(registry: dict[str, Any]) -> None:
