@@ -30,7 +30,7 @@ _MARK: Final = ".repoagent-prepared"
 """Its being there says that everything beside it is ours to remove; it is locked while a process works here."""
 _STAGE: Final = ".repoagent-stage"
 _NOT_OURS: Final = frozenset({"lost+found"})
-"""What a filesystem itself has at its top."""
+"""What a filesystem itself has at its top; it stays, so no model may have it."""
 
 
 class Destination:
@@ -54,9 +54,9 @@ class Destination:
             UnsafePathError: it is no directory.
             InvalidArgumentError: it belongs to another user, who could change what is put there.
         """
+        made = not self.path.exists()
         check_parents(self.path / _MARK, purpose="model's file")
         try:
-            made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if made:
@@ -65,6 +65,8 @@ class Destination:
             raise UnsafePathError(f"{self.path} is not a directory") from None
         with ExitStack() as opened:
             opened.callback(os.close, self._fd)
+            if made:  # where all may write, another user may have made it first
+                check_parents(self.path / _MARK, purpose="model's file")
             names = set(os.listdir(self._fd)) - _NOT_OURS
             if names and _MARK not in names:
                 raise AlreadyExistsError(
@@ -123,7 +125,7 @@ class Destination:
             os.rename(place, stage)
         else:
             snapshot(place, stage)
-        names = {_MARK, _STAGE, self._workspace_name}.intersection(os.listdir(stage))
+        names = {_MARK, _STAGE, self._workspace_name, *_NOT_OURS}.intersection(os.listdir(stage))
         if names:
             raise UnsafePathError(f"the model has a file '{min(names)}', which this command needs; rename it")
         _open_to_everyone(stage)

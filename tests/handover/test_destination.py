@@ -60,6 +60,22 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_that_another_user_made_first_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in /dev/shm, where every user may."""
+    make = Path.mkdir
+
+    def made_by_another(path: Path, **options: Any) -> None:
+        make(path)
+        os.chown(path, 1001, 1001)
+        make(path, **options)
+
+    monkeypatch.setattr(Path, "mkdir", made_by_another)
+    with pytest.raises(InvalidArgumentError, match="belongs to user 1001"), Destination(tmp_path / "out"):
+        pass
+    assert os.listdir(tmp_path / "out") == []
+
+
 def test_a_new_directory_is_readable_whatever_the_umask(model: Path, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -84,7 +100,7 @@ def test_a_link_that_the_last_agent_left_is_refused(model: Path, tmp_path: Path)
     assert os.listdir(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("name", [".repoagent-prepared", ".repoagent-stage", f"repoagent-{os.geteuid()}"])
+@pytest.mark.parametrize("name", [".repoagent-prepared", ".repoagent-stage", f"repoagent-{os.geteuid()}", "lost+found"])
 def test_a_model_cannot_have_the_names_that_say_what_may_be_removed(model: Path, tmp_path: Path, name: str) -> None:
     (model / name).write_text("x")
     with pytest.raises(UnsafePathError, match="which this command needs"), Destination(tmp_path / "out") as place:
