@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ __all__ = ["stable_link"]
 
 _OURS: Final = re.compile(r"/[0-9]+-[0-9a-f]{16}/[0-9]+/")
 """Part of each path of a private directory: a process, a load."""
+_LOCK_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.05
 
 
 @contextmanager
@@ -38,7 +41,7 @@ def stable_link(path: Path, place: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError), _locked(fd):
+            with suppress(OSError):  # no lock: nobody replaces a link whose target is there
                 if os.readlink(path.name, dir_fd=fd) == str(place):
                     os.unlink(path.name, dir_fd=fd)
     finally:
@@ -50,6 +53,8 @@ def _make(path: Path, place: Path, fd: int) -> None:
         with _locked(fd):
             _remove_a_dead_one(path, fd)
             os.symlink(place, path.name, dir_fd=fd)
+    except BlockingIOError:
+        raise UnavailableError(f"cannot make the link {path}: another process has locked {path.parent}") from None
     except FileExistsError:
         raise AlreadyExistsError(
             f"{path} is there already, and is not a link that a killed run left; remove it, or name another path"
@@ -69,8 +74,19 @@ def _remove_a_dead_one(path: Path, fd: int) -> None:
 
 @contextmanager
 def _locked(fd: int) -> Iterator[None]:
-    """Of two processes that find a dead link, one replaces it; the other sees the new one."""
-    fcntl.flock(fd, fcntl.LOCK_EX)
+    """Of two processes that find a dead link, one replaces it; the other sees the new one.
+
+    Whoever can read the directory can lock it, for ever: the wait has an end.
+    """
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(_PAUSE_SECONDS)
     try:
         yield
     finally:
