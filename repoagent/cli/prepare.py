@@ -19,6 +19,7 @@ from repoagent.cli.loading import (
     take_loader_options,
 )
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.public_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def prepare(pairs: tuple[str, ...], allow_disk: bool, allow_unchecked: bool, **v
         raise
     for chain, directory in zip(chains, directories, strict=True):
         show_report(chain.report)  # also of an agent that failed in its unload: the result is there all the same
-        click.echo(f"{chain.name}: ready in {directory}")
+        click.echo(printable(f"{chain.name}: ready in {directory}"))
 
 
 def _prepare(

@@ -70,11 +70,13 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
     Exits with the status of COMMAND, 128 plus the number of the signal that ended it, 126 or 127 if it cannot be
     started, 1 if the model is refused or COMMAND is not ready in time, 75 if an agent asked for the end.
     """
-    from repoagent.handover.command import CommandError
+    from repoagent.handover.command import CommandError, check_ready_url
 
-    url = values["ready_url"]
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise click.BadParameter("expected a URL that begins with http:// or https://", param_hint="--ready-url")
+    if values["ready_url"] is not None:
+        try:
+            check_ready_url(values["ready_url"])
+        except InvalidArgumentError as error:
+            raise click.BadParameter(error.message, param_hint="--ready-url") from None
     quiet_tracebacks()
     stop = StopSignals()
     try:
@@ -160,7 +162,7 @@ def _serve(chain: "LoadedChain", running: "Command", values: dict[str, Any]) -> 
         chain.complete()
         if values["remove_when_ready"]:
             chain.unlink_files()
-        click.echo(f"repoagent: {chain.name}: ready", err=True)
+        click.echo(f"repoagent: {printable(chain.name)}: ready", err=True)
 
     watcher = threading.Thread(target=watch, name="repoagent-ready")
     watcher.start()

@@ -4,24 +4,29 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
+from urllib.parse import urlsplit
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.handover import supervisor
 from repoagent.sentinel import NAME
 from repoagent.storage.secrets.programs import child_environment
 
-__all__ = ["Command", "CommandError", "fill_in", "wait_until_ready"]
+__all__ = ["Command", "CommandError", "check_ready_url", "fill_in", "wait_until_ready"]
 
 _SUPERVISOR: Final = (sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__))
 _PLACE: Final = re.compile(r"\{(model|version|name|repository)\}")
 _PAUSE_SECONDS: Final = 0.1
 _ANSWER_SECONDS: Final = 5.0
+_GOOD_STATUS: Final = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r\n]")
+_MOST_OF_A_LINE: Final = 4096
 
 
 class CommandError(UnavailableError):
@@ -106,7 +111,7 @@ class Command:
 
 
 def wait_until_ready(url: str, seconds: float, ended: threading.Event) -> bool:
-    """Ask ``url`` until it answers with a status below 300; False if it did not within ``seconds``, or it ``ended``."""
+    """Ask ``url`` until it answers with success; False if it did not within ``seconds``, or the command ``ended``."""
     answers = _asking(url)
     deadline = time.monotonic() + seconds
     while not ended.is_set() and time.monotonic() < deadline:
@@ -117,17 +122,47 @@ def wait_until_ready(url: str, seconds: float, ended: threading.Event) -> bool:
 
 
 def _asking(url: str) -> Callable[[], bool]:
-    import urllib.request
-    from http.client import HTTPException
+    """What asks ``url`` once, in bounded time. A redirect is no answer: what is asked runs here."""
+    import ssl
 
-    # Not by a proxy: what is asked runs here.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    parts = urlsplit(url)
+    secured = ssl.create_default_context() if parts.scheme == "https" else None
+    port = parts.port or (443 if secured else 80)
+    host = parts.netloc.rpartition("@")[2]
+    target = parts._replace(scheme="", netloc="", path=parts.path or "/", fragment="").geturl()
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode()
 
     def answers() -> bool:
+        end, line = time.monotonic() + _ANSWER_SECONDS, b""
         try:
-            with opener.open(url, timeout=_ANSWER_SECONDS) as answer:
-                return bool(200 <= answer.status < 300)
-        except (OSError, HTTPException):
+            with ExitStack() as opened:
+                connection = opened.enter_context(socket.create_connection((parts.hostname, port), _ANSWER_SECONDS))
+                if secured is not None:
+                    connection = opened.enter_context(secured.wrap_socket(connection, server_hostname=parts.hostname))
+                connection.sendall(request)
+                while b"\n" not in line and (left := end - time.monotonic()) > 0:
+                    connection.settimeout(left)
+                    received = connection.recv(_MOST_OF_A_LINE)
+                    if not received or len(line) > _MOST_OF_A_LINE:
+                        return False
+                    line += received
+        except OSError:
             return False
+        return _GOOD_STATUS.match(line) is not None
 
     return answers
+
+
+def check_ready_url(url: str) -> None:
+    """Refuse what :func:`wait_until_ready` cannot ask.
+
+    Raises:
+        InvalidArgumentError: it is no URL of a server that speaks HTTP.
+    """
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidArgumentError("expected a URL that begins with http:// or https:// and a host")

@@ -478,6 +478,6 @@ def test_a_model_that_no_agent_looked_at_needs_a_flag(run: Run, tmp_path: Path) 
     assert (Path(version).name, repository) == ("3", "plain")
 
 
-@pytest.mark.parametrize("wrong", [["--ready-url=ftp://x", "--", "true"], ["--"], ["--nosuch", "--", "true"]])
+@pytest.mark.parametrize("wrong", [["--ready-url=http://[", "--", "true"], ["--"], ["--nosuch", "--", "true"]])
 def test_a_wrong_command_line_is_status_2(run: Run, wrong: list[str]) -> None:
     assert run(*wrong).returncode == 2

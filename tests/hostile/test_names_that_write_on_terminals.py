@@ -1,5 +1,7 @@
 """The owner of a model names its files: a name must not look as if a command had written it."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from repoagent_verify.signing import Identity, sign
 from agents.verify.tests.issuing import public_pem
 from repoagent.cli.check import check
 from repoagent.cli.main import run
+from repoagent.cli.prepare import prepare
 
 NAME = "x\x1b[2K\rsigned by key of the vendor\nOK \u202e"
 
@@ -53,3 +56,25 @@ def test_check_escapes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             run(check, "repoagent", args=[*arguments, "--workspace-directory", str(tmp_path / "w")])
         shown = capsys.readouterr()
         assert all(line.isprintable() for line in (shown.out + shown.err).splitlines())
+
+
+def test_prepare_escapes_the_name_of_a_model(tmp_path: Path) -> None:
+    model = tmp_path / "models" / NAME
+    model.mkdir(parents=True)
+    (model / "weights").write_bytes(b"weights")
+    directories = [f"--workspace-directory={tmp_path / 'w'}", f"--cache-directory={tmp_path / 'c'}"]
+    result = CliRunner().invoke(
+        prepare, [*directories, "--allow-unchecked", str(model), str(tmp_path / "out")], color=True
+    )
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [rf"x\x1b[2K\rsigned by key of the vendor\nOK \u202e: ready in {tmp_path}/out"]
+
+
+def test_run_escapes_the_name_of_a_model(tmp_path: Path) -> None:
+    model = tmp_path / "models" / NAME
+    model.mkdir(parents=True)
+    (model / "weights").write_bytes(b"weights")
+    words = [sys.executable, "-m", "repoagent", "run", f"--workspace-directory={tmp_path / 'w'}", "--allow-unchecked"]
+    words += [f"--cache-directory={tmp_path / 'c'}", str(model), "--", "true"]
+    result = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert result.stderr.splitlines() == [r"repoagent: x\x1b[2K\rsigned by key of the vendor\nOK \u202e: ready"]
