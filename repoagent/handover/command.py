@@ -80,6 +80,9 @@ class Command:
         #: On a terminal the command stays in the group that keys send signals to, and that ^Z stops as a whole.
         self.shares_group = os.isatty(0)
         group = "shared" if self.shares_group else "own"
+        self._stop_seconds = stop_seconds
+        supervisor.adopt_orphans()  # in case it is killed
+        self._others = supervisor.descendants()
         reading, writing = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's command
@@ -107,6 +110,8 @@ class Command:
     def wait(self) -> int:
         """Wait until no process of it is left; its status as a shell would have it."""
         status = self._process.wait()
+        if status < 0:
+            supervisor.end_the_rest(self._stop_seconds, self._others)
         return 128 - status if status < 0 else status
 
 

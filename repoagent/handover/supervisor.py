@@ -2,7 +2,8 @@
 
 Run as a program: it imports nothing of this project, has one thread, and stays when ``run`` is killed. Processes whose
 parent ends become its children (``PR_SET_CHILD_SUBREAPER``), whatever session they have, so it finds and reaps them. If
-``run`` ends it stops the command (``PR_SET_PDEATHSIG``); if it is killed itself, so is the command.
+``run`` ends it stops the command (``PR_SET_PDEATHSIG``); if it is killed itself, so is the command, and ``run`` ends
+the rest.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Set
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -40,7 +42,7 @@ def supervise(parent: int, patience: float, report: int, shared: bool, command: 
         command: The program and its arguments.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    _prctl(_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
@@ -50,8 +52,13 @@ def supervise(parent: int, patience: float, report: int, shared: bool, command: 
         _become(command, supervisor, report, shared)
     os.close(report)
     status = _wait(child, patience, _FROM_TERMINAL if shared else frozenset())
-    _end_the_rest(min(patience, _LEFT_SECONDS))
+    end_the_rest(patience)
     return status
+
+
+def adopt_orphans() -> None:
+    """From now on processes below this one whose parents end become its children."""
+    _prctl(_CHILD_SUBREAPER, 1)
 
 
 def _become(command: list[str], supervisor: int, report: int, shared: bool) -> NoReturn:
@@ -81,7 +88,7 @@ def _wait(child: int, patience: float, dropped: frozenset[signal.Signals]) -> in
             if time.monotonic() < deadline:
                 continue
             deadline = math.inf
-            _signal_all(_descendants(), signal.SIGKILL)
+            _signal_all(descendants(), signal.SIGKILL)
         elif info.si_signo == signal.SIGCHLD:
             status = _reap().get(child)
             if status is not None:
@@ -95,11 +102,11 @@ def _wait(child: int, patience: float, dropped: frozenset[signal.Signals]) -> in
                 deadline = time.monotonic() + patience
 
 
-def _end_the_rest(patience: float) -> None:
-    """End what the command has left: SIGTERM first, then SIGKILL until nothing is there."""
+def end_the_rest(patience: float, spared: Set[tuple[int, str]] = frozenset()) -> None:
+    """End what the command has left, but for ``spared``: SIGTERM first, then SIGKILL until nothing is there."""
     asked: set[tuple[int, str]] = set()
-    end = time.monotonic() + patience
-    while (left := _descendants()) and time.monotonic() < end + _KILLED_SECONDS:
+    end = time.monotonic() + min(patience, _LEFT_SECONDS)
+    while (left := descendants() - spared) and time.monotonic() < end + _KILLED_SECONDS:
         if time.monotonic() < end:
             _signal_all(left - asked, signal.SIGTERM)
             asked |= left
@@ -122,7 +129,7 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _descendants() -> set[tuple[int, str]]:
+def descendants() -> set[tuple[int, str]]:
     """Every process below this one, with the time of its start, which tells two with one number apart."""
     parents = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):

@@ -242,6 +242,7 @@ DAEMONS = """
 import os, signal, sys, time
 
 def daemon(deaf):
+    reading, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -249,8 +250,11 @@ def daemon(deaf):
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.environ.clear()
             print(os.getpid(), flush=True)
+            os.close(writing)
             time.sleep(1000)
         os._exit(0)
+    os.close(writing)
+    os.read(reading, 1)
     os.wait()
 
 daemon(False)
@@ -264,6 +268,18 @@ def test_what_the_command_leaves_running_is_ended(start: Start) -> None:
     daemons = [int(line(child)), int(line(child))]
     child.communicate(timeout=60)
     assert child.returncode == 0
+    for process in daemons:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_a_kill_of_the_process_between_ends_what_the_command_left_running(start: Start) -> None:
+    """Nothing may have the model once it is removed."""
+    child = start("--", sys.executable, "-c", f"{DAEMONS}\nprint(os.getppid(), flush=True)\ntime.sleep(1000)")
+    daemons = [int(line(child)), int(line(child))]
+    os.kill(int(line(child)), signal.SIGKILL)
+    child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGKILL
     for process in daemons:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)

@@ -27,6 +27,7 @@ logger = logging.getLogger("vllm.repoagent")
 _REFUSED_SECONDS: Final = 10.0
 _MOST_REFUSALS: Final = 1000
 """Names that are remembered: any client can name anything."""
+_LONGEST_NAME: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
     def _resolve(self, name: str) -> Path | None:
         from repoagent.errors import RepoAgentError
 
+        if len(name) > _LONGEST_NAME:  # no directory has it, and a thousand of them would be remembered
+            return None
         with self._lock:
             if self._refused.get(name, 0.0) > time.monotonic():
                 return None

@@ -66,6 +66,11 @@ def test_a_name_of_no_adapter_does_not_exist(resolve: Resolve, name: str) -> Non
     assert resolve(name) is None
 
 
+def test_a_long_name_is_not_remembered(resolve: Resolve, registry: dict[str, Any]) -> None:
+    assert resolve("x" * 1_000_000) is None
+    assert registry["repoagent"]._refused == {}
+
+
 def test_a_refusal_is_kept_for_a_while(resolve: Resolve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = folder.rename(folder.parent.parent / "away")
     assert resolve("llama") is None
