@@ -1,7 +1,9 @@
 """The pages of the project, and what is in them."""
 
+import importlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -70,6 +72,12 @@ class Page:
     def prose(self) -> str:
         """The text without fenced blocks."""
         return _FENCE.sub("", self.text)
+
+
+def parameters_of(agent: str) -> Sequence[str]:
+    """The parameters that an agent of this project knows, which stand beside what reads them."""
+    reader = importlib.import_module(f"repoagent_{agent}.agent").parse_parameters
+    return list(sys.modules[reader.__module__].PARAMETERS)
 
 
 @pytest.fixture(scope="session")

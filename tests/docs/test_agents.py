@@ -1,21 +1,20 @@
 """Every agent, and every parameter of it, is documented where its user looks."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repoagent.loader.discovery import AgentRegistry
+from tests.docs.conftest import parameters_of
 
 AGENTS = sorted(path.parent.name for path in Path(__file__).resolve().parents[2].glob("agents/*/pyproject.toml"))
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_parameter_of_an_agent_has_a_row_in_its_readme(agent: str, pages: dict[str, Any]) -> None:
-    options = importlib.import_module(f"repoagent_{agent}.options")
     rows = [line for line in pages[f"agents/{agent}/README.md"].text.splitlines() if line.startswith("| ")]
-    assert [name for name in options.PARAMETERS if not any(f"`{name}`" in row for row in rows)] == []
+    assert [name for name in parameters_of(agent) if not any(f"`{name}`" in row for row in rows)] == []
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -25,6 +25,7 @@ from repoagent_server.program.serve_command import serve
 from repoagent.config import ModelConfig, agent_entries, read_text
 from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.loader.policy import read_policy
+from tests.docs.conftest import parameters_of
 
 KINDS: Final = {"console", "ini", "json", "pbtxt", "python", "sh", "text", "toml", "yaml"}
 AGENTS: Final = sorted(path.parent.name for path in Path(__file__).parents[2].glob("agents/*/pyproject.toml"))
@@ -58,7 +59,7 @@ def _config(text: str) -> ModelConfig:
 
 
 def _check_parameters(agent: str, parameters: list[tuple[str, str]], page: str) -> None:
-    known = set(importlib.import_module(f"repoagent_{agent}.options").PARAMETERS)
+    known = set(parameters_of(agent))
     if agent == "convert":
         known.update(
             *(

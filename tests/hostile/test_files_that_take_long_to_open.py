@@ -65,14 +65,17 @@ def squeezed() -> Any:
 
 
 def copies() -> Any:
-    """Four hundred nodes share a weight of 4 MB, and each gets it in the form that its kernel wants."""
+    """Four hundred nodes share a weight of 4 MB, and for each it is brought into the form that its kernel wants.
+
+    ONNX Runtime keeps one of the equal results, so this takes time (1.7 ms a node), not memory.
+    """
     weight = numpy_helper.from_array(np.ones((1024, 1024), "f4"), "w")
     nodes = [node("MatMul", f"r{one} w", f"r{one + 1}") for one in range(400)]
     inputs = floats("r0", shape=[1, 1024])
     return make_model([*nodes, node("ReduceMax", "r400", "y", keepdims=0)], inputs, Y, [weight])
 
 
-HOSTILE = [doubling, gathering, many_dimensions, declared_dimensions, squeezed, copies]
+HOSTILE = [doubling, gathering, many_dimensions, declared_dimensions, squeezed]
 
 
 def refusal(content: bytes, limits: Limits) -> str:

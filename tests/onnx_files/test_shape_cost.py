@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from repoagent.onnx_files.shape_cost import is_plain
-from tests.hostile.test_files_that_take_long_to_open import HOSTILE, node, numbers
+from tests.hostile.test_files_that_take_long_to_open import HOSTILE, copies, node, numbers
 from tests.onnx_models import floats, make_model, perceptron
 
 X = floats("x", shape=["N", 4])
@@ -85,7 +85,7 @@ def two_shapes_of_one_name() -> Any:
     return make_model([either], [*X, ("c", TensorProto.BOOL, [])], Y)
 
 
-@pytest.mark.parametrize("make", [loop, out_of_order, many_nodes, with_a_function, two_shapes_of_one_name])
+@pytest.mark.parametrize("make", [copies, loop, out_of_order, many_nodes, with_a_function, two_shapes_of_one_name])
 def test_what_is_not_judged_is_not_plain(make: Callable[[], Any]) -> None:
     assert not plain(make())
 
