@@ -16,12 +16,12 @@ from typing import Any, Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.onnx_files.external_files import Buffer, Span, fields, varint
 
-__all__ = ["bound_folding"]
+__all__ = ["DISABLED_OPTIMIZERS", "LARGEST_FOLDED", "bound_folding"]
 
-_DISABLED: Final = "optimization.disable_specified_optimizers"
-_LARGEST: Final = "optimization.constant_folding_max_output_size_in_bytes"
+DISABLED_OPTIMIZERS: Final = "optimization.disable_specified_optimizers"
+LARGEST_FOLDED: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _KNOWS_LARGEST: Final = (1, 27)
-"""The first ONNX Runtime that obeys ``_LARGEST``."""
+"""The first ONNX Runtime that obeys ``LARGEST_FOLDED``."""
 
 _BYTES: Final = 1 << 30
 _STEPS: Final = 5e10
@@ -70,9 +70,9 @@ def bound_folding(options: Any, model: Buffer, name: str) -> None:
     if largest is None:
         return
     if largest and _runtime_version() >= _KNOWS_LARGEST:
-        options.add_session_config_entry(_LARGEST, str(largest))
+        options.add_session_config_entry(LARGEST_FOLDED, str(largest))
     else:
-        options.add_session_config_entry(_DISABLED, "ConstantFolding")
+        options.add_session_config_entry(DISABLED_OPTIMIZERS, "ConstantFolding")
 
 
 @dataclass(slots=True)

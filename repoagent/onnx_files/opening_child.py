@@ -43,15 +43,12 @@ def main() -> int:
 
 def _resident() -> int:
     """The most bytes that this process has had in memory."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _limit(more: int) -> None:
     """Let this process have ``more`` bytes than now."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform != "linux":
-        return
     with open("/proc/self/statm", encoding="ascii") as file:
         data: Any = int(file.read().split()[5]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

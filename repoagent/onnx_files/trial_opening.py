@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.onnx_files.constant_folding import DISABLED_OPTIMIZERS, LARGEST_FOLDED
 from repoagent.onnx_files.external_files import Buffer
 from repoagent.onnx_files.opening_child import OVER
 from repoagent.onnx_files.shape_cost import is_plain
@@ -28,8 +29,8 @@ _LOOK_SECONDS: Final = 0.05
 _OWN: Final = 4
 """How many times the size of its files a model may take in memory, beside what the limit allows."""
 _SETTINGS: Final = (
-    "optimization.constant_folding_max_output_size_in_bytes",
-    "optimization.disable_specified_optimizers",
+    LARGEST_FOLDED,
+    DISABLED_OPTIMIZERS,
     "session.model_external_initializers_file_folder_path",
 )
 _INHERITED: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"})
@@ -53,6 +54,8 @@ def try_opening(
 ) -> None:
     """Open a model in another process, unless its graph says that this is cheap.
 
+    Only on Linux, where files in memory and limits of memory can be had; elsewhere this does nothing.
+
     A model that ONNX Runtime refuses there is refused once more by whoever opens it next.
 
     Args:
@@ -69,7 +72,7 @@ def try_opening(
         CancelledError: the load was cancelled.
     """
     limits, cancelled = _bounds.get()
-    if not limits.open_seconds or is_plain(model):
+    if sys.platform != "linux" or not limits.open_seconds or is_plain(model):
         return
     contents = {} if path else {"": model, **(files or {})}
     order = {
