@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from repoagent.cli.agent_flags import agent_flags, registry_of
+from repoagent.cli.flags import agent_flags, registry_of
 from repoagent.errors import AgentError, AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.installing import install_hint
 

@@ -2,11 +2,12 @@
 
 import json
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repoagent.cli.backend_settings import PAIR, merge_settings
+from repoagent.cli.flags import PAIR, merge_settings
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.loading import (
     loader_flags,
@@ -21,14 +22,74 @@ from repoagent.cli.progress import progress_line
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from repoagent.api.report import LoadReport
-    from repoagent.cli.completed_config import Examined
+    from repoagent.config import ModelConfig
+    from repoagent.limits import Limits
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
+    from repoagent.loader.plugins import PluginManager
 
 __all__ = ["check"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """One version that a server would load."""
+
+    number: int
+    config: "ModelConfig"
+    problem: str
+    """Why this machine cannot execute it; empty if nothing is known against it."""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        parts = [f"version {self.number}: backend {self.config.backend or 'ensemble'}"]
+        parts.append(f"max_batch_size {self.config.max_batch_size}")
+        parts += [f"input '{item.name}' {list(item.dims)}" for item in self.config.input]
+        parts += [f"output '{item.name}' {list(item.dims)}" for item in self.config.output]
+        head = ", ".join(parts)
+        return [head, f"version {self.number} cannot run here: {self.problem}"] if self.problem else [head]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        from repoagent.config import redact, write_json
+
+        return {"version": self.number, "config": write_json(redact(self.config)), "problem": self.problem}
+
+
+def _examine(
+    settings: "Mapping[str, Mapping[str, str]]",
+    strict: bool,
+    limits: "Limits",
+    plugins: "PluginManager",
+    loader: "Loader",
+    chain: "LoadedChain",
+) -> list[_Examined]:
+    """Complete and check the configuration that the agents have left, for every version that a server would load.
+
+    ``settings`` are those of backends; ``strict`` completes nothing.
+
+    Raises:
+        RepoAgentError: a server would refuse the model; its chain has failed.
+    """
+    from repoagent.serving.backends.registry import BackendRegistry
+    from repoagent.serving.instances.instance import as_repoagent_error
+    from repoagent.serving.versions.model_builder import ModelBuilder
+
+    registry = BackendRegistry(plugins.registry("backends"), settings, limits)
+    builder = ModelBuilder(registry, strict=strict, admit=loader.admit, limits=limits)
+    try:
+        config = builder.configuration(chain.name, chain.config)
+        versions = builder.plan(chain.name, config, chain.files)
+        return [_Examined(one, *builder.examine(chain.name, config, chain.files, one)) for one in versions]
+    except Exception as error:
+        failure = as_repoagent_error(error, chain.name)
+        chain.fail(failure)
+        failure.report = chain.report
+        raise failure from error
+
 
 _NONE: Final = "it has no version directory (1, 2, ...)"
 
@@ -61,7 +122,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     from repoagent.sentinel import marked
 
     strict, settings = values.pop("disable_auto_complete_config"), merge_settings(values.pop("backend_config"))
-    examined: list[Examined] = []
+    examined: list[_Examined] = []
     quiet_tracebacks()
     with ExitStack() as resources:
         options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
@@ -76,9 +137,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
             chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
             served = _require_loadable(loader, chain)
             if served and (complete_config or strict):
-                from repoagent.cli.completed_config import examine
-
-                examined = examine(settings, strict, options.limits, plugins, loader, chain)
+                examined = _examine(settings, strict, options.limits, plugins, loader, chain)
         except RepoAgentError as error:
             if line:
                 line.clear()
@@ -124,7 +183,7 @@ def _require_loadable(loader: "Loader", chain: "LoadedChain") -> bool:
     return True
 
 
-def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[Examined]" = ()) -> None:
+def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[_Examined]" = ()) -> None:
     if report is not None and as_json:
         shown = report.to_dict()
         if examined:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from repoagent.cli.agent_flags import agent_flags
+from repoagent.cli.flags import agent_flags
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.progress import progress_line
 from repoagent.errors import RepoAgentError

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from repoagent.cli.agent_flags import agent_flags
+from repoagent.cli.flags import agent_flags, limit_flags, take_limits
 from repoagent.cli.interrupt import StopSignals
-from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent.cli.progress import progress_line
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 from repoagent.public_text import printable

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repoagent.cli.agent_flags import agent_flags, registry_of
+from repoagent.cli.flags import agent_flags, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

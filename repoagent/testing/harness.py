@@ -1,16 +1,20 @@
 """Running agents on models through the real loader, in private places that are looked through afterwards."""
 
+import importlib
 import io
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
+from unittest.mock import patch
 
 from repoagent.api import Action, LoadReport
 from repoagent.config import ModelConfig, write_text
@@ -24,13 +28,54 @@ from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
+from repoagent.testing.fault_points import STORAGE_POINTS
 from repoagent.testing.faults import FaultInjection
 from repoagent.testing.keys import SCHEME, FakeKeys
 from repoagent.testing.leftovers import workspace_leftovers
-from repoagent.testing.patching import storage_points
 from repoagent.testing.tested_agents import TestedAgents
 
-__all__ = ["AgentHarness", "Outcome", "memory_directory"]
+__all__ = ["AgentHarness", "Outcome", "memory_directory", "storage_points"]
+
+
+@contextmanager
+def storage_points(faults: FaultInjection) -> Iterator[None]:
+    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.fault_points.STORAGE_POINTS`.
+
+    The wrapping holds for the whole process: one such block at a time.
+    """
+    with ExitStack() as stack:
+        for name, target in STORAGE_POINTS.items():
+            for owner, attribute, function in _places(target):
+                stack.enter_context(patch.object(owner, attribute, _wrapped(function, f"storage {name}", faults)))
+        yield
+
+
+def _places(target: str) -> Iterator[tuple[object, str, Callable[..., Any]]]:
+    """Everywhere that the function is found: its class, or each module that has imported it."""
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    owner, _, attribute = path.rpartition(".")
+    if owner:
+        kind = getattr(module, owner)
+        yield kind, attribute, getattr(kind, attribute)
+        return
+    function: Callable[..., Any] = getattr(module, attribute)
+    users: list[object] = [module for name, module in list(sys.modules.items()) if name.startswith("repoagent.")]
+    for user in users:
+        if vars(user).get(attribute) is function:
+            yield user, attribute, function
+
+
+def _wrapped(function: Callable[..., Any], name: str, faults: FaultInjection) -> Callable[..., Any]:
+    @wraps(function, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        faults.reach(name)
+        result = function(*args, **kwargs)
+        faults.reach(name, after=True)
+        return result
+
+    return wrapper
+
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the harness makes a private directory in it
 

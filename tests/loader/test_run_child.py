@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnavailableError
-from repoagent.loader.run_child import run_child
+from repoagent.loader.agent_model import run_child
 
 
 def python(code: str, *, timeout: float | None = 30, env: dict[str, str] | None = None) -> str:

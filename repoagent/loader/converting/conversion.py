@@ -1,11 +1,13 @@
 """One conversion of one load: the implementation of :class:`repoagent.api.Conversion`."""
 
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from repoagent.api.converters import (
     ConversionJob,
@@ -17,7 +19,7 @@ from repoagent.api.converters import (
     Progressing,
 )
 from repoagent.api.model import Cache
-from repoagent.beneath import status_beneath
+from repoagent.beneath import open_beneath, status_beneath
 from repoagent.config import ModelConfig
 from repoagent.errors import (
     CancelledError,
@@ -28,13 +30,70 @@ from repoagent.errors import (
     error_of,
 )
 from repoagent.loader.converting.build_process import build_in_child, took_too_long
-from repoagent.loader.converting.cache_key import cache_key, digest_inputs
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
 from repoagent.loader.converting.registry import Converters, option_values
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_special
 
-__all__ = ["LoadConversion", "Place", "Reporter"]
+__all__ = ["LoadConversion", "Place", "Reporter", "cache_key", "digest_inputs"]
+
+
+_BUFFER_BYTES: Final = 1 << 20
+_LAYOUT: Final = 1
+"""Another one when what lies in the cache beside a result changes, so that an older one is not read."""
+
+
+def digest_inputs(
+    source: ConversionSource, names: tuple[str, ...], progress: Progressing, cancelled: Callable[[], bool]
+) -> dict[str, str]:
+    """SHA-256 of each of the files, in hexadecimal digits.
+
+    Raises:
+        UnsafePathError: a name leads out of the directory, or through a link.
+        CancelledError: ``cancelled`` became true.
+    """
+    return {name: _digest(source, name, progress, cancelled) for name in names}
+
+
+def _digest(source: ConversionSource, name: str, progress: Progressing, cancelled: Callable[[], bool]) -> str:
+    digest = hashlib.sha256()
+    with open_beneath(source.directory, name, follow=False) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        done = 0
+        while data := file.read(_BUFFER_BYTES):
+            digest.update(data)
+            done += len(data)
+            progress(done, size, f"reading {name}")
+            if cancelled():
+                raise CancelledError("the conversion was given up: the load was cancelled")
+    return digest.hexdigest()
+
+
+def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPlan, digests: Mapping[str, str]) -> str:
+    """A name made of all that the result depends on.
+
+    Raises:
+        InternalError: the converter's plan has values that JSON does not have.
+    """
+    depends_on: dict[str, Any] = {
+        "layout": _LAYOUT,
+        "formats": pair,
+        "converter": converter_version,
+        "inputs": dict(digests),
+        "output": plan.output,
+        "settings": dict(plan.settings),
+        "tools": dict(plan.tools),
+        "target": plan.target,
+    }
+    try:
+        text = json.dumps(depends_on, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InternalError(
+            f"the converter from '{pair[0]}' to '{pair[1]}' made a plan without a key: {error}"
+        ) from error
+    return f"convert-{hashlib.sha256(text.encode()).hexdigest()}"
+
 
 logger = logging.getLogger("repoagent.loader")
 

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from repoagent.cli.backend_settings import PAIR, BackendSetting, merge_settings
+from repoagent.cli.flags import PAIR, BackendSetting, merge_settings
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.scheduling.rate_limiter import EVERY_DEVICE, RateLimiterResource
 from repoagent_server.handlers.forwarding import HeaderForwarding

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import click
 
-from repoagent.cli.agent_flags import agents_from_directory
-from repoagent.cli.limit_flags import limit_flags, take_limits
+from repoagent.cli.flags import agents_from_directory, limit_flags, take_limits
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import NotFoundError
+from repoagent.loader.agent_model import run_child
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.loader.run_child import run_child
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.api import ConversionPlan, ConversionSource
-from repoagent.loader.converting.cache_key import cache_key
+from repoagent.loader.converting.conversion import cache_key
 from tests.loader.converting import samples
 from tests.loader.converting.conftest import Converting
 
