@@ -1,10 +1,11 @@
-"""What holds for every test of this tree: how Hypothesis runs, what the garbage collector looks at, an S3 server.
+"""For every test: how Hypothesis runs, what the garbage collector looks at, the log's settings; an S3 server.
 
 Hypothesis takes the same examples each time, and no example has to be quick; ``HYPOTHESIS_PROFILE=explore`` looks for
 new examples instead.
 """
 
 import gc
+import logging
 import os
 from collections.abc import Generator, Iterator
 
@@ -32,6 +33,25 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def _log_settings() -> dict[str, tuple[object, ...]]:
+    """What decides which records of this project are seen."""
+    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    return {"all": (logging.root.manager.disable, logging.root.level)} | {
+        one.name: (one.level, one.disabled, one.propagate, list(one.filters))
+        for one in loggers
+        if one.name.startswith("repoagent") and (one.level or one.disabled or not one.propagate or one.filters)
+    }
+
+
+@pytest.fixture(autouse=True)
+def log_settings_stay() -> Iterator[None]:
+    """A test that leaves a logger silent fails, rather than one after it that looks at what was logged."""
+    before = _log_settings()
+    yield
+    after = _log_settings()
+    assert after == before, "the test, or what it called, left the settings of the log changed"
 
 
 @pytest.fixture(scope="session")

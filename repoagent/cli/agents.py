@@ -1,7 +1,6 @@
 """``repoagent agents list | inspect | new``: what can be used here, what one agent is, and the start of another."""
 
 import json
-import logging
 import re
 import tempfile
 import traceback
@@ -14,6 +13,7 @@ from typing import Any, Final
 import click
 
 from repoagent.cli.flags import agent_flags, registry_of
+from repoagent.cli.loading import filter_log
 from repoagent.errors import AgentError, AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.installing import install_hint
 
@@ -151,7 +151,7 @@ def inspect_agent(name: str, **flags: Any) -> None:
 
     That is where it comes from, its API version and its documentation.
     """
-    logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is reported below, once.
+    filter_log(lambda _record: False)  # What goes wrong is reported below, once.
     try:
         details = registry_of(**flags).inspect(name)
     except AgentError as error:

@@ -197,9 +197,14 @@ def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals) -> "L
 
 def quiet_tracebacks() -> None:
     """The report has what agents say on purpose; only what surprised them is worth a traceback. A Ctrl-C is not."""
-    logging.getLogger("repoagent.loader").addFilter(
-        lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt)
-    )
+    filter_log(lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt))
+
+
+def filter_log(wanted: Callable[[logging.LogRecord], bool]) -> None:
+    """Until the command ends, the loader logs nothing but what is ``wanted``."""
+    logger = logging.getLogger("repoagent.loader")
+    logger.addFilter(wanted)
+    click.get_current_context().call_on_close(lambda: logger.removeFilter(wanted))
 
 
 def show_report(report: "LoadReport | None", more: Iterable[str] = (), *, err: bool = False) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import repoagent.server as tritonserver
+from repoagent.server.logs import server_log
 
 
 def test_a_program_written_for_triton_runs(repository: Path) -> None:
@@ -65,4 +66,8 @@ def test_an_asynchronous_program_written_for_triton_runs(repository: Path) -> No
         server.stop()
         return answers
 
-    assert asyncio.run(main()) == [[f"prompt {number}"] for number in range(20)]
+    try:
+        answers = asyncio.run(main())
+    finally:
+        server_log().detach()  # The log of the process, of which errors were switched on.
+    assert answers == [[f"prompt {number}"] for number in range(20)]
