@@ -1,6 +1,7 @@
 """Instances over a backend's own :class:`BackendInstance`, which answers through senders."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.instance import GivenBack, Instance, VersionContext, as_repoagent_error, batch_size
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.run_time import unpredictable
-from repoagent.serving.measuring.statistics import ExecutionTimes
+from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, reshape, submit_and_wait
@@ -41,15 +42,19 @@ class NativeInstance(Instance):
         return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
-        started = time.monotonic_ns()
-        total = 0
+        execution = _Execution(self._statistics)
         senders: dict[InferRequest, RecordingSender] = {}
         for request in requests:
             size = batch_size(request) if self._batching else 1
-            total += size
+            execution.size += size
             if not request.placeholder:
                 senders[request] = RecordingSender(
-                    request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
+                    request,
+                    self._statistics,
+                    batch_size=size,
+                    started_ns=execution.started_ns,
+                    decoupled=self._decoupled,
+                    on_end=execution.count,
                 )
         try:
             if self._reshaper is not None:
@@ -61,8 +66,7 @@ class NativeInstance(Instance):
             for request, sender in senders.items():
                 if not sender.ended:
                     answer_error(request, failure, self._version)
-        end = time.monotonic_ns()
-        self._statistics.record_execution(total, ExecutionTimes(started, started, end, end))
+        execution.count(time.monotonic_ns(), over=True)
 
     @property
     def ahead(self) -> int:
@@ -116,6 +120,28 @@ class NativeInstance(Instance):
 
     def close(self) -> None:
         self._inner.close()
+
+
+class _Execution:
+    """Counts one call of an instance before the first final answer goes out: a client that has it sees it counted."""
+
+    def __init__(self, statistics: ModelStatistics) -> None:
+        self.size = 0
+        self.started_ns = time.monotonic_ns()
+        self._statistics = statistics
+        self._counted_ns = 0
+        """Up to when its time is counted."""
+        self._lock = threading.Lock()
+
+    def count(self, now_ns: int, *, over: bool = False) -> None:
+        """Count it, unless it is counted; if it is ``over``, add the time that it took since."""
+        with self._lock:
+            first = not self._counted_ns
+            if first or over:
+                begin = self._counted_ns or self.started_ns
+                times = ExecutionTimes(begin, begin, now_ns, now_ns)
+                self._statistics.record_execution(self.size, times, int(first))
+                self._counted_ns = now_ns
 
 
 class _Givens:

@@ -169,10 +169,10 @@ class ModelStatistics:
             for arrival_ns in arrivals_ns:
                 self._latencies.add(*_parts(arrival_ns, times))
 
-    def record_execution(self, batch_size: int, times: ExecutionTimes) -> None:
-        """Count one execution of ``batch_size`` inferences together."""
+    def record_execution(self, batch_size: int, times: ExecutionTimes, count: int = 1) -> None:
+        """Count one execution of ``batch_size`` inferences together; ``count`` 0: more time of one that is counted."""
         with self._lock:
-            self._add_execution(batch_size, times)
+            self._add_execution(batch_size, times, count)
             self._last_inference_ms = time.time_ns() // 1_000_000
 
     def record_failure(self, arrival_ns: int, end_ns: int, reason: FailureReason) -> None:

@@ -177,7 +177,7 @@ def submit_and_wait(submit: Callable[[InferRequest], None], request: InferReques
 class RecordingSender(LayerSender):
     """Counts what a native backend instance answers. ``started_ns`` is when the request was handed to it."""
 
-    __slots__ = ("_batch_size", "_decoupled", "_index", "_statistics", "ended", "started_ns")
+    __slots__ = ("_batch_size", "_decoupled", "_index", "_on_end", "_statistics", "ended", "started_ns")
 
     def __init__(
         self,
@@ -187,7 +187,9 @@ class RecordingSender(LayerSender):
         batch_size: int,
         started_ns: int,
         decoupled: bool,
+        on_end: Callable[[int], None] | None = None,
     ) -> None:
+        """``on_end`` is called before the final answer goes out, with the moment."""
         super().__init__(request)
         self.ended = False
         """Whether the final answer has come."""
@@ -196,6 +198,7 @@ class RecordingSender(LayerSender):
         self.started_ns = started_ns
         """When its execution began; the instance may know better later."""
         self._decoupled = decoupled
+        self._on_end = on_end
         self._index = 0
 
     def send(self, response: InferResponse | None, final: bool) -> None:
@@ -217,6 +220,8 @@ class RecordingSender(LayerSender):
                     return
         if final:
             self.ended = True
+            if self._on_end is not None:
+                self._on_end(now)
             self._finish(error, now)
         super().send(response, final)
 

@@ -109,6 +109,20 @@ def test_a_model_that_is_not_decoupled_answers_in_the_last_execution(core_of: An
     assert entry["execution_count"] == 14
 
 
+def test_an_execution_is_counted_before_its_answer_goes_out(core_of: Any) -> None:
+    """Else a client that has its answer, and asks at once, might not find it."""
+    core = core_of(COUNT, TENSORS)
+    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    class Looking:
+        def send(self, response: Any, final: bool) -> None:
+            seen.put(core.statistics("m")["model_stats"][0]["execution_count"])
+
+    for expected in (1, 2):
+        core.submit(request(1, sender=Looking()))
+        assert seen.get(timeout=60) == expected
+
+
 @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 2 }"])
 def test_requests_share_batches_and_slots(core_of: Any, strategy: str) -> None:
     """Eight requests over few slots: each of them has its own sequence, and every slot is given on."""
