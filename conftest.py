@@ -1,4 +1,4 @@
-"""For every test: how Hypothesis runs, what the garbage collector looks at, the log's settings; an S3 server.
+"""For every test: how Hypothesis runs, what is compiled and collected, the log's settings; an S3 server.
 
 Hypothesis takes the same examples each time, and no example has to be quick; ``HYPOTHESIS_PROFILE=explore`` looks for
 new examples instead.
@@ -7,6 +7,7 @@ new examples instead.
 import gc
 import logging
 import os
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -15,6 +16,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# Tests stay compiled whatever PYTHONDONTWRITEBYTECODE says: it is half of what a collection costs, and every worker of
+# pytest-xdist collects everything. The programs that tests start do as the variable says.
+sys.dont_write_bytecode = False
 
 # Until every test has been imported, nothing but the syntax trees of pytest is garbage, and those have no cycles.
 gc.disable()

@@ -28,7 +28,7 @@ from tests.file_server import FileServer, Request
 pytest.importorskip("adlfs")
 pytestmark = pytest.mark.slow
 
-WEIGHTS = os.urandom(33 << 20)  # five ranges
+WEIGHTS = (os.urandom(1_000_003) * 36)[: 33 << 20]  # five ranges
 USES = 2
 CLIENT = """
 import hashlib, sys

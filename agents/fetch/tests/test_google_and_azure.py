@@ -17,7 +17,7 @@ pytest.importorskip("gcsfs")
 pytest.importorskip("adlfs")
 
 Fetch = Callable[..., dict[str, bytes]]
-WEIGHTS = os.urandom(17 << 20)  # three ranges
+WEIGHTS = (os.urandom(1_000_003) * 19)[: 17 << 20]  # three ranges
 FILES = {"model.onnx": WEIGHTS, "labels/names.txt": b"a\nb\n", "empty": b"", "labels/r\u00e9sum\u00e9 & more.txt": b"x"}
 EXPECTED = {f"1/{path}": content for path, content in FILES.items()}
 DIGESTS = [f"{path}={sha256(content)}" for path, content in FILES.items()]

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from moto.server import ThreadedMotoServer
 
 from agents.fetch.tests.clouds import GoogleStorage, GoogleTokens
 from agents.fetch.tests.servers import sha256
@@ -23,7 +22,7 @@ from tests.file_server import FileServer, Request
 pytestmark = pytest.mark.slow
 
 Fetch = Callable[..., dict[str, bytes]]
-WEIGHTS = os.urandom(40 << 20)  # five ranges
+WEIGHTS = (os.urandom(1_000_003) * 43)[: 40 << 20]  # five ranges
 USES = 2
 
 
@@ -100,6 +99,8 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Amazon]:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    from moto.server import ThreadedMotoServer  # takes a second, which a collection need not spend
+
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()

@@ -30,13 +30,13 @@ PATIENCE: Final = 120
 
 PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
 
-_HERE: Final = Path(__file__).parent
+_HERE: Final = f"{Path(__file__).parent}{os.sep}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test of this directory starts a program, which takes a second at least."""
     for item in items:
-        if _HERE in item.path.parents:
+        if str(item.path).startswith(_HERE):
             item.add_marker(pytest.mark.slow)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyrage
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.relay import Relay
 
@@ -62,6 +61,8 @@ class Bucket:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
+    from moto.server import ThreadedMotoServer  # takes a second, which a collection need not spend
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
