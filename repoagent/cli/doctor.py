@@ -1,4 +1,4 @@
-"""``repoagent doctor``: what of this machine the server can use, and what to do about each gap."""
+"""``repoagent doctor``: what this machine lacks, with what to do about it; and ``repoagent version``."""
 
 import json
 import os
@@ -16,7 +16,30 @@ import click
 
 from repoagent.installing import install_hint
 
-__all__ = ["Finding", "doctor", "examine"]
+__all__ = ["Finding", "doctor", "examine", "print_version"]
+
+
+_SHOWN: Final = (
+    "repoagent-core",
+    "repoagent-server",
+    "onnxruntime",
+    "tensorrt",
+    "numpy",
+    "protobuf",
+    "fsspec",
+    "s3fs",
+    "pluggy",
+)
+
+
+@click.command("version")
+def print_version() -> None:
+    """Print the versions of repoagent and of the libraries that it uses."""
+    for name in _SHOWN:
+        try:
+            click.echo(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            click.echo(f"{name} (not installed)")
 
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked at

@@ -97,7 +97,7 @@ def loader_flags(command: _F) -> _F:
 
 def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any]:
     """Take the values of these flags, but for those of the audit log, as arguments of ``LoaderOptions``."""
-    from repoagent.config.variables import config_variables
+    from repoagent.config.pbtxt import config_variables
     from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 
     return {name: values.pop(name) for name in _SAME} | {

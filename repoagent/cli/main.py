@@ -31,7 +31,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
     "prepare": CommandSpec("repoagent.cli.prepare:prepare", "Run agents, and leave the result for another server."),
     "run": CommandSpec("repoagent.cli.run:run", "Run agents, and give the result to a command for its life."),
-    "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
+    "version": CommandSpec("repoagent.cli.doctor:print_version", "Print the versions of repoagent and what it uses."),
 }
 
 # Commands that live in packages of their own: what to install when one is asked for and is not there.

@@ -13,10 +13,8 @@ from repoagent.config.backends import (
     platform_of,
 )
 from repoagent.config.checks import check, problems
-from repoagent.config.choices import AgentEntry, agent_entries, no_version, select_versions
-from repoagent.config.defaults import default_config, normalize
-from repoagent.config.json_reader import read_json
-from repoagent.config.json_writer import write_json
+from repoagent.config.defaults import AgentEntry, agent_entries, default_config, no_version, normalize, select_versions
+from repoagent.config.json_form import read_json, write_json
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.pbtxt import read_text, write_text
 from repoagent.config.redaction import redact

@@ -1,15 +1,18 @@
-"""The text form of a model configuration: ``config.pbtxt``."""
+"""The text form of a model configuration: ``config.pbtxt``, and the variables that the operator allows in it."""
 
+import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from google.protobuf import text_format
 
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import ConfigError
+from repoagent.errors import ConfigError, InvalidArgumentError
 
-__all__ = ["read_text", "write_text"]
+__all__ = ["config_variables", "expand", "read_text", "write_text"]
+
 
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
@@ -67,3 +70,54 @@ def _explain(detail: str) -> str:
     if match := _QUOTED_TOKEN.search(detail):
         return f"{match['what']}: a string is written in quotes, on one line"
     return detail.replace(f"{ModelConfig.DESCRIPTOR.file.package}.", "")
+
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USE: Final = re.compile(r"\$\{([^{}\n]*)\}")
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n"})
+
+
+def config_variables(names: Iterable[str]) -> dict[str, str]:
+    """The values that the environment has for ``names`` now.
+
+    Raises:
+        InvalidArgumentError: a name that a variable cannot have, one that is not set, or a value with ``${`` in it.
+    """
+    found = {}
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InvalidArgumentError(f"{name!r} is not a name of an environment variable")
+        value = os.environ.get(name)
+        if value is None:
+            raise InvalidArgumentError(f"the environment variable {name}, which configurations may use, is not set")
+        if "${" in value:
+            # An agent may write the configuration out again, and the next reader would take it for a variable.
+            raise InvalidArgumentError(
+                f"the value of the environment variable {name} contains '${{', which is not allowed"
+            )
+        found[name] = value
+    return found
+
+
+def expand(text: str, variables: Mapping[str, str], *, source: str = "config.pbtxt") -> str:
+    """``text`` with every ``${NAME}`` replaced; without ``variables`` it stays as it is.
+
+    A value cannot end the quoted text that it stands in: quotes, backslashes and line ends are escaped.
+
+    Raises:
+        ConfigError: a name that is not among ``variables``.
+    """
+    if not variables:
+        return text
+
+    def value(use: re.Match[str]) -> str:
+        name = use[1]
+        if name not in variables:
+            line = text.count("\n", 0, use.start()) + 1
+            raise ConfigError(
+                f"{source}:{line}: the variable '{name}' is not allowed in configurations; the operator allows "
+                f"{', '.join(sorted(variables))}"
+            )
+        return variables[name].translate(_ESCAPES)
+
+    return _USE.sub(value, text)

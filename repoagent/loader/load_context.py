@@ -12,7 +12,7 @@ from typing import Final
 from repoagent.api.report import amount_text
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig
-from repoagent.config.variables import expand
+from repoagent.config.pbtxt import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.auditing import LoadAudit

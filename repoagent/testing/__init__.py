@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from repoagent.testing.contract import AgentContract
-    from repoagent.testing.fault_points import STORAGE_POINTS, Point
-    from repoagent.testing.faults import FaultInjection, InjectedError
-    from repoagent.testing.harness import AgentHarness, Outcome
-    from repoagent.testing.keys import FakeKeys
+    from repoagent.testing.faults import STORAGE_POINTS, FaultInjection, InjectedError, Point
+    from repoagent.testing.harness import AgentHarness, FakeKeys, Outcome
     from repoagent.testing.killing import KillHarness
     from repoagent.testing.remote import remote_source
     from repoagent.testing.repository import ModelRepo, write_files
@@ -33,16 +31,16 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "STORAGE_POINTS": "fault_points",
+    "STORAGE_POINTS": "faults",
     "AgentContract": "contract",
     "AgentHarness": "harness",
-    "FakeKeys": "keys",
+    "FakeKeys": "harness",
     "FaultInjection": "faults",
     "InjectedError": "faults",
     "KillHarness": "killing",
     "ModelRepo": "repository",
     "Outcome": "harness",
-    "Point": "fault_points",
+    "Point": "faults",
     "remote_source": "remote",
     "write_files": "repository",
 }

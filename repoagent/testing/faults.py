@@ -1,15 +1,85 @@
 """Making something go wrong at a named point of a load."""
 
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
+from repoagent.api import Action, AgentModel
 from repoagent.storage.workspaces.disk_space import free_bytes
-from repoagent.testing.fault_points import Point
 
-__all__ = ["FaultInjection", "InjectedError"]
+__all__ = ["STORAGE_POINTS", "FaultInjection", "InjectedError", "Point"]
+
+
+STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "start": "repoagent.storage.workspaces.process_dir:sweep",
+        "process directory": "repoagent.storage.workspaces.process_dir:ProcessDirectory",
+        "workspace directory": "repoagent.storage.workspaces.workspace:Workspace.directory",
+        "workspace close": "repoagent.storage.workspaces.workspace:Workspace.close",
+        "snapshot": "repoagent.storage.transfer.snapshot:snapshot",
+        "snapshot file": "repoagent.storage.transfer.snapshot:_copy_file",
+        "download": "repoagent.storage.transfer.localize:localize",
+        "download part": "repoagent.storage.transfer.partial_file:PartialFile.write",
+        "download check": "repoagent.storage.transfer.localize:check_unchanged",
+        "download publish": "repoagent.storage.cache.blob_store:BlobStore._publish",
+        "cache build": "repoagent.storage.cache.cache_store:CacheStore.build",
+        "cache publish": "repoagent.storage.cache.cache_store:CacheStore._publish",
+        "cache sync": "repoagent.storage.paths.trees:sync_tree",
+        "cache sync directory": "repoagent.storage.cache.cache_store:_sync_directory",
+        "remove tree": "repoagent.storage.paths.trees:remove_tree",
+        "remove entry": "repoagent.storage.paths.trees:_remove_entry",
+    }
+)
+"""What happens in the storage that a test may want to interrupt, and the function that does it."""
+
+AGENT_POINTS: Final = frozenset(
+    {
+        *(action.name for action in Action),
+        *("initialize", "model_initialize", "model_finalize", "finalize"),
+        *(name for name, member in vars(AgentModel).items() if callable(member) and not name.startswith("_")),
+        *("cache", "cancelled"),
+    }
+)
+"""The calls of an agent, and what it may ask its model for."""
+
+_POINT: Final = re.compile(r"(?P<after>after )?(?P<name>\S+ \S[^#]*?)( #(?P<count>[1-9][0-9]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One moment: the ``count``-th time that the call ``name`` begins, or ends if ``after``."""
+
+    name: str
+    after: bool = False
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        """Read the notation above.
+
+        Raises:
+            ValueError: it is not in this notation, or names a call that does not exist.
+        """
+        match = _POINT.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"'{text}' is not a point; expected '[after ]SUBJECT CALL[ #N]', e.g. 'after mine LOAD #2'"
+            )
+        subject, _, call = match["name"].partition(" ")
+        if subject == "storage" and call not in STORAGE_POINTS:
+            raise ValueError(f"there is no storage point '{call}'; there are: {', '.join(STORAGE_POINTS)}")
+        if subject != "storage" and call not in AGENT_POINTS:
+            raise ValueError(f"an agent has no call '{call}'; there are: {', '.join(sorted(AGENT_POINTS))}")
+        return cls(match["name"], match["after"] is not None, int(match["count"] or 1))
+
+    def __str__(self) -> str:
+        return f"{'after ' * self.after}{self.name}{f' #{self.count}' if self.count > 1 else ''}"
 
 
 class InjectedError(Exception):
@@ -17,7 +87,7 @@ class InjectedError(Exception):
 
 
 class FaultInjection:
-    """Faults, each at a point (:mod:`repoagent.testing.fault_points`), and a record of the points that were passed.
+    """Faults, each at a point (:mod:`repoagent.testing.faults`), and a record of the points that were passed.
 
     Give it to an :class:`~repoagent.testing.AgentHarness`. A fault happens once, when its point is reached.
     Thread-safe.

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from repoagent.api import Action, LoadReport
 from repoagent.config import ModelConfig, write_text
 from repoagent.converters import BUILT_IN_CONVERTERS
-from repoagent.errors import RepoAgentError
+from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
@@ -28,53 +28,39 @@ from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
-from repoagent.testing.fault_points import STORAGE_POINTS
-from repoagent.testing.faults import FaultInjection
-from repoagent.testing.keys import SCHEME, FakeKeys
+from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
 from repoagent.testing.leftovers import workspace_leftovers
 from repoagent.testing.tested_agents import TestedAgents
 
-__all__ = ["AgentHarness", "Outcome", "memory_directory", "storage_points"]
+__all__ = ["SCHEME", "AgentHarness", "FakeKeys", "Outcome", "memory_directory", "storage_points"]
 
 
-@contextmanager
-def storage_points(faults: FaultInjection) -> Iterator[None]:
-    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.fault_points.STORAGE_POINTS`.
-
-    The wrapping holds for the whole process: one such block at a time.
-    """
-    with ExitStack() as stack:
-        for name, target in STORAGE_POINTS.items():
-            for owner, attribute, function in _places(target):
-                stack.enter_context(patch.object(owner, attribute, _wrapped(function, f"storage {name}", faults)))
-        yield
+SCHEME: Final = "fake"
 
 
-def _places(target: str) -> Iterator[tuple[object, str, Callable[..., Any]]]:
-    """Everywhere that the function is found: its class, or each module that has imported it."""
-    module_name, _, path = target.partition(":")
-    module = importlib.import_module(module_name)
-    owner, _, attribute = path.rpartition(".")
-    if owner:
-        kind = getattr(module, owner)
-        yield kind, attribute, getattr(kind, attribute)
-        return
-    function: Callable[..., Any] = getattr(module, attribute)
-    users: list[object] = [module for name, module in list(sys.modules.items()) if name.startswith("repoagent.")]
-    for user in users:
-        if vars(user).get(attribute) is function:
-            yield user, attribute, function
+class FakeKeys:
+    """A key provider: ``fake:NAME`` is the secret that the test put there; ``asked`` lists the references in order."""
 
+    def __init__(self, secrets: Mapping[str, bytes] | None = None) -> None:
+        self._secrets = dict(secrets or {})
+        self.asked: list[str] = []
 
-def _wrapped(function: Callable[..., Any], name: str, faults: FaultInjection) -> Callable[..., Any]:
-    @wraps(function, updated=())
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        faults.reach(name)
-        result = function(*args, **kwargs)
-        faults.reach(name, after=True)
-        return result
+    def put(self, name: str, secret: bytes) -> str:
+        """Keep ``secret`` and return the reference to it."""
+        self._secrets[name] = secret
+        return f"{SCHEME}:{name}"
 
-    return wrapper
+    def __call__(self, uri: str) -> bytes:
+        """What the loader calls.
+
+        Raises:
+            NotFoundError: the test put nothing there.
+        """
+        self.asked.append(uri)
+        name = uri.partition(":")[2]
+        if name not in self._secrets:
+            raise NotFoundError(f"the test has no key at {SCHEME}:{name}")
+        return self._secrets[name]
 
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the harness makes a private directory in it
@@ -88,7 +74,7 @@ class Outcome:
     load was refused.
 
     ``left`` is what lay in the workspaces at the end. ``log`` has everything that was logged, at all levels.
-    ``passed`` has the points that were passed (see :mod:`repoagent.testing.fault_points`).
+    ``passed`` has the points that were passed (see :mod:`repoagent.testing.faults`).
     """
 
     report: LoadReport
@@ -274,3 +260,43 @@ def captured_log() -> Iterator[io.StringIO]:
     finally:
         root.setLevel(level)
         root.removeHandler(handler)
+
+
+@contextmanager
+def storage_points(faults: FaultInjection) -> Iterator[None]:
+    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.faults.STORAGE_POINTS`.
+
+    The wrapping holds for the whole process: one such block at a time.
+    """
+    with ExitStack() as stack:
+        for name, target in STORAGE_POINTS.items():
+            for owner, attribute, function in _places(target):
+                stack.enter_context(patch.object(owner, attribute, _wrapped(function, f"storage {name}", faults)))
+        yield
+
+
+def _places(target: str) -> Iterator[tuple[object, str, Callable[..., Any]]]:
+    """Everywhere that the function is found: its class, or each module that has imported it."""
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    owner, _, attribute = path.rpartition(".")
+    if owner:
+        kind = getattr(module, owner)
+        yield kind, attribute, getattr(kind, attribute)
+        return
+    function: Callable[..., Any] = getattr(module, attribute)
+    users: list[object] = [module for name, module in list(sys.modules.items()) if name.startswith("repoagent.")]
+    for user in users:
+        if vars(user).get(attribute) is function:
+            yield user, attribute, function
+
+
+def _wrapped(function: Callable[..., Any], name: str, faults: FaultInjection) -> Callable[..., Any]:
+    @wraps(function, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        faults.reach(name)
+        result = function(*args, **kwargs)
+        faults.reach(name, after=True)
+        return result
+
+    return wrapper

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 from repoagent.storage import Cache, WorkspaceRoot
 from repoagent.testing.child import Job
-from repoagent.testing.fault_points import Point
+from repoagent.testing.faults import Point
 from repoagent.testing.harness import memory_directory
 from repoagent.testing.leftovers import cache_faults, files_holding, held_locks, workspace_leftovers
 
@@ -70,7 +70,7 @@ class Child:
 
 
 class KillHarness:
-    """Loads models in child processes that die at named points (:mod:`repoagent.testing.fault_points`).
+    """Loads models in child processes that die at named points (:mod:`repoagent.testing.faults`).
 
     All of them use the same workspace, cache and temporary directory, one after the other, as a server would that is
     started again. A context manager. ::

@@ -11,8 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from repoagent.testing.faults import FaultInjection
-    from repoagent.testing.harness import AgentHarness
-    from repoagent.testing.keys import FakeKeys
+    from repoagent.testing.harness import AgentHarness, FakeKeys
     from repoagent.testing.killing import Child, KillHarness
     from repoagent.testing.repository import ModelRepo
 
@@ -33,7 +32,7 @@ def model_repo(tmp_path: Path) -> "ModelRepo":
 @pytest.fixture
 def fake_keys() -> "FakeKeys":
     """The keys behind ``fake:NAME`` for ``agent_harness``."""
-    from repoagent.testing.keys import FakeKeys
+    from repoagent.testing.harness import FakeKeys
 
     return FakeKeys()
 

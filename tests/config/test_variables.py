@@ -3,7 +3,7 @@
 import pytest
 
 from repoagent.config import read_text
-from repoagent.config.variables import config_variables, expand
+from repoagent.config.pbtxt import config_variables, expand
 from repoagent.errors import ConfigError, InvalidArgumentError
 
 

@@ -91,7 +91,7 @@ def _all() -> list[Found]:
 BUILT = {
     'llm/repoagent_llm/lora/peft.py rf"(.*\\.)?({pattern})"': "_PLAIN bounds it",
     'repoagent/public_text.py _BEFORE + re.escape(text.rstrip("/")) + _TAIL': "a path, a tail up to a blank or a quote",
-    'repoagent/testing/contract/documents.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
+    'repoagent/testing/contract/isolation.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
     'server_stub/repoagent_server/flags/config_file.py rf"(?<!\\w){re.escape(text)}(?!\\w)"': "one text, no repeats",

@@ -32,12 +32,12 @@ from repoagent_verify.bundle import read_signed_json as signature
 
 from repoagent.api import WebAnswer
 from repoagent.audit.lines import read_line
-from repoagent.config.json_reader import read_json as config
+from repoagent.config.json_form import read_json as config
 from repoagent.engines.plan_description import read_subject
 from repoagent.engines.probing.findings import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.loader.converting.messages import parse
-from repoagent.loader.policy.policy_file import read_policy
+from repoagent.loader.policy.rules import read_policy
 from repoagent.nested_text import DEEPEST, check_depth, read_json, read_toml
 from repoagent.serving.backends.python.process.packets import decoded
 

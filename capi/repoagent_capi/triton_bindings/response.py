@@ -8,8 +8,7 @@ from typing import Any
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 from repoagent.server.enums import DataType, MemoryType, ParameterType, ResponseCompleteFlag
 from repoagent.server.tensor import Tensor, from_core
-from repoagent.serving.requests.class_labels import OutputClasses
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse, OutputClasses
 from repoagent_capi.triton_bindings.trace import InferenceTrace, TraceGuard
 from repoagent_capi.triton_bindings.values import parameter_type
 

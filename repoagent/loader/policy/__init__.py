@@ -5,8 +5,7 @@ only the operator writes (``--agent-policy policy.toml``) says which agents alwa
 """
 
 from repoagent.loader.policy.planner import PolicyPlanner
-from repoagent.loader.policy.policy_file import read_policy
 from repoagent.loader.policy.review import review
-from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
+from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule, read_policy
 
 __all__ = ["AllowedAgent", "DemandedAgent", "Mode", "Policy", "PolicyPlanner", "Rule", "read_policy", "review"]

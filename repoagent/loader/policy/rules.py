@@ -1,14 +1,18 @@
-"""A policy as a value: rules, each for the models whose names match its patterns."""
+"""A policy as a value: rules, each for the models whose names match its patterns; and the file that it is read from."""
 
 import enum
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
-__all__ = ["NO_RULE", "AllowedAgent", "DemandedAgent", "Mode", "Policy", "Rule"]
+from repoagent.errors import ConfigError
+from repoagent.nested_text import read_toml
+
+__all__ = ["NO_RULE", "AllowedAgent", "DemandedAgent", "Mode", "Policy", "Rule", "read_policy"]
 
 
 class Mode(enum.Enum):
@@ -101,3 +105,156 @@ class Policy:
     def rule_for(self, model_name: str) -> Rule:
         """The first matching rule, or one that demands nothing."""
         return next((rule for rule in self.rules if rule.matches(model_name)), NO_RULE)
+
+
+_RULE_KEYS: Final = frozenset(
+    {"models", "mode", "before", "after", "agents", "backends", "platforms", "commands", "members", "trust_roots"}
+    | {"overrides"},
+)
+T = TypeVar("T")
+_HEX64: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def read_policy(path: Path) -> Policy:
+    """Read and check the policy at ``path``.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or says something that is not part of a policy.
+    """
+    source = str(path)
+    try:
+        document = read_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the policy cannot be read: {error.strerror}", source=source) from error
+    except ValueError as error:
+        raise ConfigError(f"not a TOML file: {error}", source=source) from error
+    return _Reader(source, path.parent).policy(document)
+
+
+class _Reader:
+    """Walks the document; every complaint says where in it."""
+
+    def __init__(self, source: str, base: Path) -> None:
+        self._source = source
+        self._base = base
+
+    def policy(self, document: Mapping[str, Any]) -> Policy:
+        self._only(document, {"mode", "rule"}, "the file")
+        mode = self._mode(document.get("mode", Mode.ENFORCE.value), "mode")
+        rules = self._tables(document.get("rule", []), "rule")
+        return Policy(tuple(self._rule(rule, f"rule {i + 1}", mode) for i, rule in enumerate(rules)), self._source)
+
+    def _rule(self, table: Mapping[str, Any], where: str, default_mode: Mode) -> Rule:
+        self._only(table, _RULE_KEYS, where)
+        models = self._texts(table.get("models", []), f"{where}: models")
+        if not models:
+            raise self._error(where, 'it needs "models", a list of name patterns such as ["fraud-*"]')
+        return Rule(
+            models=models,
+            mode=self._mode(table.get("mode", default_mode.value), where),
+            before=self._demanded(table.get("before", []), f"{where}: before"),
+            after=self._demanded(table.get("after", []), f"{where}: after"),
+            agents=self._optional(table, "agents", where, self._allowed),
+            backends=self._optional(table, "backends", where, self._texts),
+            platforms=self._optional(table, "platforms", where, self._texts),
+            commands=self._optional(table, "commands", where, self._texts),
+            members=self._optional(table, "members", where, self._texts),
+            overrides=self._flag(table, "overrides", where),
+            trust_roots=self._trust_roots(table.get("trust_roots", {}), f"{where}: trust_roots"),
+        )
+
+    def _optional(
+        self, table: Mapping[str, Any], key: str, where: str, read: Callable[[Any, str], tuple[T, ...]]
+    ) -> tuple[T, ...] | None:
+        return read(table[key], f"{where}: {key}") if key in table else None
+
+    def _flag(self, table: Mapping[str, Any], key: str, where: str) -> bool | None:
+        value = table.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self._error(where, f'"{key}" must be true or false, not {value!r}')
+        return value
+
+    def _demanded(self, value: Any, where: str) -> tuple[DemandedAgent, ...]:
+        """``["checksum"]`` or ``[{ agent = "checksum", parameters = { manifest = "SHA256SUMS" } }]``, or mixed."""
+        return tuple(self._demand(entry, f"{where}, entry {i + 1}") for i, entry in enumerate(self._list(value, where)))
+
+    def _demand(self, entry: Any, where: str) -> DemandedAgent:
+        if isinstance(entry, str):
+            return DemandedAgent(entry)
+        table = self._table(entry, where)
+        self._only(table, {"agent", "parameters"}, where)
+        return DemandedAgent(
+            self._name(table.get("agent"), where), self._parameters(table.get("parameters", {}), where)
+        )
+
+    def _parameters(self, value: Any, where: str) -> tuple[tuple[str, str], ...]:
+        """A table, or a list of ``[key, value]`` pairs where a key is repeated."""
+        pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else self._list(value, where)
+        read = [tuple(pair) for pair in pairs if isinstance(pair, list | tuple)]
+        if len(read) != len(value) or any(len(p) != 2 or not all(isinstance(x, str) for x in p) for p in read):
+            raise self._error(where, "parameters must be a table of texts or a list of [key, value] pairs of texts")
+        return tuple((key, text) for key, text in read)
+
+    def _allowed(self, value: Any, where: str) -> tuple[AllowedAgent, ...]:
+        """``["checksum"]`` or ``[{ name = "checksum", distribution = ..., version = ..., record_sha256 = ... }]``."""
+        return tuple(self._allow(entry, f"{where}, entry {i + 1}") for i, entry in enumerate(self._list(value, where)))
+
+    def _allow(self, entry: Any, where: str) -> AllowedAgent:
+        if isinstance(entry, str):
+            return AllowedAgent(entry)
+        table = self._table(entry, where)
+        self._only(table, {"name", "distribution", "version", "record_sha256"}, where)
+        for key, text in table.items():
+            if not isinstance(text, str):
+                raise self._error(where, f'"{key}" must be a text')
+        record = table.get("record_sha256")
+        if record is not None and not _HEX64.fullmatch(record):
+            raise self._error(where, '"record_sha256" must be 64 lower-case hexadecimal digits')
+        return AllowedAgent(
+            self._name(table.get("name"), where), table.get("distribution"), table.get("version"), record
+        )
+
+    def _trust_roots(self, value: Any, where: str) -> dict[str, Path]:
+        """Name -> file, relative to the policy; a root that is not there could only fail later, so it fails now."""
+        roots = {}
+        for name, text in self._table(value, where).items():
+            path = self._base / self._name(text, f"{where}: {name}")
+            if not path.is_file():
+                raise self._error(f"{where}: {name}", f"there is no file {path}")
+            roots[name] = path
+        return roots
+
+    def _mode(self, value: Any, where: str) -> Mode:
+        try:
+            return Mode(value)
+        except ValueError:
+            raise self._error(where, f"the mode must be off, warn or enforce, not {value!r}") from None
+
+    def _texts(self, value: Any, where: str) -> tuple[str, ...]:
+        return tuple(self._name(entry, where) for entry in self._list(value, where))
+
+    def _tables(self, value: Any, where: str) -> list[Mapping[str, Any]]:
+        return [self._table(entry, where) for entry in self._list(value, where)]
+
+    def _name(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or not value:
+            raise self._error(where, f"expected a text that is not empty, found {value!r}")
+        return value
+
+    def _list(self, value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise self._error(where, f"expected a list, found {value!r}")
+        return value
+
+    def _table(self, value: Any, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self._error(where, f"expected a table, found {value!r}")
+        return value
+
+    def _only(self, table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+        unknown = sorted(set(table) - set(known))
+        if unknown:
+            raise self._error(where, f"unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+
+    def _error(self, where: str, message: str) -> ConfigError:
+        return ConfigError(f"{where}: {message}", source=self._source)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import ModelId
-from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.tensor import Reshaper
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -12,8 +12,8 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, reshape, submit_and_wait
+from repoagent.serving.requests.tensor import Reshaper
 
 __all__ = ["NativeInstance"]
 

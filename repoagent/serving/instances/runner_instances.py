@@ -12,9 +12,8 @@ from repoagent.serving.instances.instance import Instance, VersionContext, as_re
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
-from repoagent.serving.requests.tensor import Tensor, input_bytes
+from repoagent.serving.requests.tensor import Reshaper, Tensor, input_bytes
 
 __all__ = ["RaggedInstance", "RunnerInstance", "StagedRunnerInstance"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
-from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.tensor import Reshaper
 
 __all__ = [
     "CollectingSender",

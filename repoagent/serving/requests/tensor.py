@@ -1,4 +1,7 @@
-"""Tensors as they travel through the core: a data type, and a NumPy array that carries shape and memory."""
+"""Tensors as they travel through the core: a data type, and a NumPy array that carries shape and memory.
+
+Also tensors from a model's files, and the ``reshape`` of inputs and outputs.
+"""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,17 +13,29 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+import math
+from typing import TYPE_CHECKING
+
+from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.storage.files.files import ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
 
 __all__ = [
     "NUMPY_TYPES",
     "Array",
     "DataType",
     "ModelName",
+    "Reshaper",
     "ServerEnum",
     "Tensor",
+    "blank",
     "data_type_of",
     "input_bytes",
     "model_metadata",
+    "parse_bytes_tensor",
+    "read_tensor",
 ]
 
 
@@ -152,3 +167,112 @@ def input_bytes(inputs: Mapping[str, Tensor]) -> int:
         else:
             return _MANY_BYTES
     return size
+
+
+class _Rule:
+    """One tensor's way from one shape to another; ``-1`` dimensions keep their values, in order."""
+
+    def __init__(self, source: Iterable[int], target: Iterable[int], batched: bool) -> None:
+        self._source = tuple(source)
+        self._target = tuple(target)
+        self._batched = batched
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        shape = tuple(tensor.shape)
+        batch, dims = (shape[:1], shape[1:]) if self._batched else ((), shape)
+        variable = iter([got for want, got in zip(self._source, dims, strict=False) if want == -1])
+        target = [next(variable, -1) if dim == -1 else dim for dim in self._target]
+        try:
+            return Tensor(tensor.data_type, tensor.array.reshape((*batch, *target)))
+        except ValueError as error:
+            raise InternalError(f"a tensor of shape {shape} cannot be reshaped to {[*batch, *target]}") from error
+
+
+class Reshaper:
+    """All reshapes of one model. :meth:`of` returns None for the many models that have none."""
+
+    def __init__(self, inputs: Mapping[str, _Rule], outputs: Mapping[str, _Rule]) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+
+    @classmethod
+    def of(cls, config: "ModelConfig") -> "Reshaper | None":
+        """The reshapes that ``config`` asks for."""
+        batched = config.max_batch_size > 0
+        inputs = {
+            item.name: _Rule(item.dims, item.reshape.shape, batched)
+            for item in config.input
+            if item.HasField("reshape")
+        }
+        outputs = {
+            item.name: _Rule(item.reshape.shape, item.dims, batched)
+            for item in config.output
+            if item.HasField("reshape")
+        }
+        return cls(inputs, outputs) if inputs or outputs else None
+
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of a request in the shapes that the model wants."""
+        return self._apply(self._inputs, tensors)
+
+    def to_client(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs of the model in the shapes that the configuration promises."""
+        return self._apply(self._outputs, tensors)
+
+    @staticmethod
+    def _apply(rules: Mapping[str, _Rule], tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {name: rules[name].apply(tensor) if name in rules else tensor for name, tensor in tensors.items()}
+
+
+_MOST_TEXT: Final = 1 << 26
+
+
+def blank(data_type: DataType, dims: Sequence[int]) -> Array:
+    """Zeros, or empty texts."""
+    if data_type is DataType.BYTES:
+        return np.full(dims, b"", dtype=object)
+    return np.zeros(dims, dtype=NUMPY_TYPES[data_type])
+
+
+def read_tensor(files: ModelFiles, path: str, place: str, data_type: DataType, dims: Sequence[int]) -> Array:
+    """The tensor of that type and shape in a file of the model. ``place`` names in messages what it is for.
+
+    Raises:
+        InvalidArgumentError: the file does not hold as much.
+        RepoAgentError: there is no such file.
+    """
+    count = math.prod(dims)
+    fixed = data_type is not DataType.BYTES
+    with files.open(path) as stream:  # no more than the tensor takes, whatever the size of the file is
+        content = stream.read(count * NUMPY_TYPES[data_type].itemsize + 1 if fixed else _MOST_TEXT + 1)
+    if not fixed and len(content) > _MOST_TEXT:
+        raise InvalidArgumentError(f"{place}: file '{path}' has more than {_MOST_TEXT} bytes")
+    if data_type is DataType.BYTES:
+        array = parse_bytes_tensor(content)
+    else:
+        size = NUMPY_TYPES[data_type].itemsize
+        if len(content) != count * size:
+            raise InvalidArgumentError(f"{place}: file '{path}' has {len(content)} bytes, expected {count * size}")
+        array = np.frombuffer(content, dtype=NUMPY_TYPES[data_type])
+    if array.size != count:
+        raise InvalidArgumentError(f"{place}: file '{path}' has {array.size} elements, expected {count}")
+    return array.reshape(dims)
+
+
+def parse_bytes_tensor(content: bytes) -> Array:
+    """The elements of a BYTES tensor in its binary form: each is a 4-byte little-endian length and that many bytes.
+
+    Raises:
+        InvalidArgumentError: the lengths do not add up.
+    """
+    elements = []
+    offset = 0
+    while offset < len(content):
+        end = offset + 4 + int.from_bytes(content[offset : offset + 4], "little")
+        if offset + 4 > len(content) or end > len(content):
+            raise InvalidArgumentError("a BYTES tensor ends in the middle of an element")
+        elements.append(content[offset + 4 : end])
+        offset = end
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array

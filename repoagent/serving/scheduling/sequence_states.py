@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.serving.requests.tensor_files import blank, read_tensor
+from repoagent.serving.requests.tensor import DataType, Tensor, blank, read_tensor
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from repoagent.serving.ensembles.scheduler import EnsembleScheduler
 from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.class_labels import NO_LABELS, Labels
-from repoagent.serving.requests.request import InferRequest, ModelId
+from repoagent.serving.requests.request import NO_LABELS, InferRequest, Labels, ModelId
 from repoagent.serving.versions.served_model import Composition, ServedModel
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from repoagent.serving.instances.batches import Joiner, RaggedJoiner
 from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
-from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
 
 __all__ = ["InstanceChange", "InstanceSet", "new_instances"]

@@ -29,9 +29,8 @@ from repoagent.serving.instances.instance import (
 from repoagent.serving.instances.left_behind import loading_until
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.class_labels import read_labels
-from repoagent.serving.requests.request import ModelId
-from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.request import ModelId, read_labels
+from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler_choice import new_scheduler

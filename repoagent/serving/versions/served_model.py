@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.instances.backend import BackendModel
 from repoagent.serving.instances.instance import VersionContext
-from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
-from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
+from repoagent.serving.requests.request import (
+    NO_LABELS,
+    InferRequest,
+    InferResponse,
+    Labels,
+    OutputClasses,
+    RequestTrace,
+)
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
 from repoagent.serving.requests.tensor import model_metadata

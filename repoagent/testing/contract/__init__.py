@@ -1,9 +1,7 @@
 """What every agent promises, as tests to inherit."""
 
-from repoagent.testing.contract.documents import Documents
-from repoagent.testing.contract.failures import Failures
-from repoagent.testing.contract.isolation import Isolation
-from repoagent.testing.contract.lifecycle import Life
+from repoagent.testing.contract.isolation import Documents, Isolation
+from repoagent.testing.contract.lifecycle import Failures, Life
 
 __all__ = ["AgentContract"]
 

@@ -10,8 +10,7 @@ import pytest
 
 from repoagent.api import Agent
 from repoagent.testing.faults import FaultInjection
-from repoagent.testing.harness import AgentHarness, Outcome
-from repoagent.testing.keys import FakeKeys
+from repoagent.testing.harness import AgentHarness, FakeKeys, Outcome
 from repoagent.testing.repository import Files, ModelRepo
 
 __all__ = ["Subject"]

@@ -8,8 +8,7 @@ import numpy as np
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.class_labels import OutputClasses
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse, OutputClasses
 from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 from repoagent_server.codec.datatypes import BY_TYPE

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.class_labels import OutputClasses
+from repoagent.serving.requests.request import OutputClasses
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
 __all__ = ["classify"]

@@ -19,7 +19,7 @@ from repoagent.api.hooks import LoadEvent, hookimpl
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.audit.log import AuditLog
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
-from repoagent.config.variables import config_variables
+from repoagent.config.pbtxt import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked

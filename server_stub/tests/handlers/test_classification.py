@@ -14,8 +14,7 @@ from repoagent_server.handlers.classification import classify
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.class_labels import OutputClasses
-from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.request import InferResponse, OutputClasses
 from repoagent.serving.requests.tensor import DataType, Tensor
 from server_stub.tests.served import identity
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import ConfigError
-from repoagent.loader.policy.policy_file import read_policy
-from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode
+from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, read_policy
 
 WHOLE = """
 mode = "warn"

@@ -12,7 +12,7 @@ from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.tensor import Reshaper
 from tests.serving.version_contexts import version_of
 
 RequestMaker = Callable[..., InferRequest]

@@ -6,7 +6,7 @@ import pytest
 
 from repoagent.config import ModelConfig
 from repoagent.errors import InternalError, UnsafePathError
-from repoagent.serving.requests.class_labels import OutputClasses, read_labels
+from repoagent.serving.requests.request import OutputClasses, read_labels
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 

@@ -3,8 +3,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InternalError
-from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import Reshaper, Tensor
 
 
 def test_most_models_have_none() -> None:

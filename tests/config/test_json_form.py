@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repoagent.config import agent_entries, normalize, read_json, write_json
-from repoagent.config.json_reader import load_relaxed_json
+from repoagent.config.json_form import load_relaxed_json
 from repoagent.errors import ConfigError
 
 Shown = Callable[[dict[str, Any]], dict[str, Any]]
