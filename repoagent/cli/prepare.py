@@ -18,11 +18,11 @@ from repoagent.cli.loading import (
     show_report,
     take_loader_options,
 )
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from repoagent.handover.destination import Destination
     from repoagent.loader.assembly import LoaderOptions
@@ -86,17 +86,20 @@ def _prepare(
     versions: list[list[int]] = []
     with ExitStack() as resources:
         options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
-        _refuse_models_inside(models, directories)
-        places = [resources.enter_context(Destination(one.absolute())) for one in directories]
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
+        models = [model.removeprefix(_PREFIX) for model in models]
+        _refuse_models_inside(models, directories, plugins.registry("filesystems"))
+        places = [resources.enter_context(Destination(one.absolute())) for one in directories]
         try:
             for model, place in zip(models, places, strict=True):
                 chains.append(_load(model, place, options, plugins, resources, stop, allow_disk))
                 if not (chains[-1].report.entries or allow_unchecked):
                     raise InvalidArgumentError(UNCHECKED.format(chains[-1].name))
                 versions.append(chains[-1].version_dirs)
-                place.stage(chains[-1], allow_disk=allow_disk)
+                place.stage(chains[-1], allow_disk=allow_disk, cancelled=stop.is_set)
+            if stop.is_set():
+                raise CancelledError("stopped before the models were put in their places")
             for chain, served in zip(chains, versions, strict=True):
                 chain.attest(served)
             for place in places:
@@ -112,9 +115,14 @@ def _prepare(
     return chains
 
 
-def _refuse_models_inside(models: "Sequence[str]", directories: "Sequence[Path]") -> None:
-    """A directory is emptied first: no model may lie in one."""
-    for model in (Path(model).resolve() for model in models if "://" not in model):
+def _refuse_models_inside(
+    models: "Sequence[str]", directories: "Sequence[Path]", filesystems: "Mapping[str, str]"
+) -> None:
+    """A directory is emptied first: no model may lie in one, however it is spelled."""
+    from repoagent.storage import open_source
+
+    sources = [open_source("model", model, filesystems=filesystems) for model in models]
+    for model in (Path(source.root).resolve() for source in sources if not source.is_remote):
         for directory in directories:
             if model.is_relative_to(directory.resolve()):
                 raise InvalidArgumentError(f"the model {model} lies in {directory}, which is emptied first")
@@ -135,7 +143,7 @@ def _load(
     if place.in_memory or not allow_disk:
         options = replace(options, confidential_directory=place.path)
     loader = open_loader(options, plugins, resources)
-    source = open_model(model.removeprefix(_PREFIX), plugins.registry("filesystems"), options.limits)
+    source = open_model(model, plugins.registry("filesystems"), options.limits)
     loader.admit_command(source.name, "prepare")
     return load_model(loader, source, stop)
 

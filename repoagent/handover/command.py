@@ -1,6 +1,7 @@
 """A command that has a model: its words, its processes, and when it is ready."""
 
 import errno
+import logging
 import os
 import re
 import signal
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from ipaddress import ip_address
+from itertools import pairwise
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,12 +24,20 @@ from repoagent.storage.secrets.programs import child_environment
 
 __all__ = ["Command", "CommandError", "check_ready_url", "fill_in", "wait_until_ready"]
 
+logger = logging.getLogger(__name__)
+
 _SUPERVISOR: Final = (sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__))
 _PLACE: Final = re.compile(r"\{(model|version|name|repository)\}")
+_HARMLESS: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
+"""What no shell and no other language takes for more than a word."""
+_TAKES_CODE: Final = re.compile(r"-[A-Za-z]*c")
+"""``sh -c``, ``bash -lc``, ``python -c``."""
 _PAUSE_SECONDS: Final = 0.1
 _ANSWER_SECONDS: Final = 5.0
 _GOOD_STATUS: Final = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r\n]")
 _MOST_OF_A_LINE: Final = 4096
+_LISTEN: Final = "0A"
+"""A state of a socket in /proc/net/tcp."""
 
 
 class CommandError(UnavailableError):
@@ -41,8 +52,10 @@ def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]
     """``words`` with ``{model}``, ``{version}``, ``{name}`` and ``{repository}`` replaced; other braces stay.
 
     Raises:
-        InvalidArgumentError: a value is missing, or one that begins a word would be taken for a flag.
+        InvalidArgumentError: a value is missing, one that begins a word would be taken for a flag, or one with spaces,
+            quotes and the like would become part of a script.
     """
+    code = False
 
     def value(match: re.Match[str]) -> str:
         found = values[match[1]]
@@ -52,9 +65,18 @@ def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]
             )
         if match.start() == 0 and found.startswith("-"):
             raise InvalidArgumentError(f"{match[0]} is '{found}', which the command would take for a flag; rename it")
+        if code and not _HARMLESS.fullmatch(found):
+            raise InvalidArgumentError(
+                f"{match[0]} is '{found}', which could change the script that it becomes part of; give it to the "
+                f"script as an argument: sh -c 'serve \"$1\"' sh {match[0]}"
+            )
         return found
 
-    return [_PLACE.sub(value, word) for word in words]
+    filled = []
+    for before, word in pairwise(["", *words]):
+        code = bool(_TAKES_CODE.fullmatch(before)) or not _HARMLESS.fullmatch(_PLACE.sub("", word))
+        filled.append(_PLACE.sub(value, word))
+    return filled
 
 
 class Command:
@@ -116,14 +138,60 @@ class Command:
 
 
 def wait_until_ready(url: str, seconds: float, ended: threading.Event) -> bool:
-    """Ask ``url`` until it answers with success; False if it did not within ``seconds``, or the command ``ended``."""
-    answers = _asking(url)
+    """Ask ``url`` until it answers with success; False if it did not within ``seconds``, or the command ``ended``.
+
+    An answer on this machine's loopback counts if a process below this one listens there.
+    """
+    answers, strangers = _asking(url), False
     deadline = time.monotonic() + seconds
     while not ended.is_set() and time.monotonic() < deadline:
         if answers():
-            return not ended.is_set()
+            if not _is_strangers(url):
+                return not ended.is_set()
+            if not strangers:
+                logger.warning("%s is answered by another process than the command; waiting for the command", url)
+            strangers = True
         ended.wait(_PAUSE_SECONDS)
     return False
+
+
+def _is_strangers(url: str) -> bool:
+    """Whether another process than the command listens at ``url``; False where that cannot be known."""
+    parts = urlsplit(url)
+    if parts.hostname != "localhost" and not _is_loopback(parts.hostname or ""):
+        return False
+    sockets = {f"socket:[{number}]" for number in _listening(parts.port or (443 if parts.scheme == "https" else 80))}
+    for process in (os.getpid(), *(number for number, _ in supervisor.descendants())):
+        try:
+            if any(target in sockets for target in _opened_by(process)):
+                return False
+        except PermissionError:  # a process of another user may be the one
+            return False
+    return bool(sockets)
+
+
+def _opened_by(process: int) -> Iterator[str]:
+    """What the descriptors of a process lead to; fewer if it ends meanwhile."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            with suppress(FileNotFoundError):
+                yield os.readlink(f"/proc/{process}/fd/{descriptor}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listening(port: int) -> Iterator[str]:
+    """The numbers of the sockets that listen on a port of this machine."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table, encoding="ascii") as lines:
+            for fields in map(str.split, lines):
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
 
 
 def _asking(url: str) -> Callable[[], bool]:

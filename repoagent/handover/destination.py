@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -43,6 +44,7 @@ class Destination:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._moved: LoadedChain | None = None
         self._opened = ExitStack()
 
     def __enter__(self) -> "Destination":
@@ -105,7 +107,9 @@ class Destination:
             return True
         return True
 
-    def stage(self, chain: LoadedChain, *, allow_disk: bool = False) -> None:
+    def stage(
+        self, chain: LoadedChain, *, allow_disk: bool = False, cancelled: Callable[[], bool] | None = None
+    ) -> None:
         """Bring the result of ``chain`` beside its place, readable for every user.
 
         Plaintext that was made on this filesystem is moved, so that there is one copy of it.
@@ -114,6 +118,7 @@ class Destination:
             UnsupportedError: it is confidential, and this is a disk.
             UnsafePathError: there is a link or a special file in it, or a name that this command needs.
             UnavailableError: the filesystem is full.
+            CancelledError: ``cancelled()`` became true while it was copied.
         """
         place, stage = Path(chain.files.local_path()), self._held / _STAGE
         if chain.files.fleeting and not (allow_disk or self.in_memory):
@@ -123,8 +128,10 @@ class Destination:
             )
         if chain.files.fleeting and place.stat().st_dev == os.fstat(self._fd).st_dev:
             os.rename(place, stage)
+            chain.relocate(stage)
+            self._moved = chain
         else:
-            snapshot(place, stage)
+            snapshot(place, stage, cancelled=cancelled)
         names = {_MARK, _STAGE, self._workspace_name, *_NOT_OURS}.intersection(os.listdir(stage))
         if names:
             raise UnsafePathError(f"the model has a file '{min(names)}', which this command needs; rename it")
@@ -145,6 +152,8 @@ class Destination:
         os.rmdir(_STAGE, dir_fd=self._fd)
         if not os.path.samestat(os.stat(self.path), os.fstat(self._fd)):
             raise InvalidArgumentError(f"{self.path} was replaced by another directory meanwhile; nothing is there")
+        if self._moved is not None:
+            self._moved.relocate(self.path)
 
     @property
     def _workspace_name(self) -> str:

@@ -307,6 +307,11 @@ class EntryModel:
             self._load.move(self._source, from_effective=self._wrote_file and not self._read_file)
             self._config, self.left_its_config = self._load.config, self._load.left_its_config
 
+    def relocate(self, former: ModelSource) -> None:
+        """The files of ``former`` lie where the load is now."""
+        if self._source is former:
+            self._source = self._load.place.source
+
     def _is_used(self, directory: Path) -> bool:
         places = (self._source, self._load.place.source)
         return any(not place.is_remote and Path(place.root).is_relative_to(directory) for place in places)

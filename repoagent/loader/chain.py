@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from repoagent.api.actions import Action
@@ -188,6 +189,15 @@ class LoadedChain:
         """
         with self._lock:
             self._load.directories.remove_others(Path(self._files.local_path()))
+
+    def relocate(self, place: Path) -> None:
+        """The files that were where the agents left them are in ``place`` now, which is what the agents see."""
+        with self._lock:
+            former = self._load.place.source
+            self._load.place = replace(self._load.place, source=self._load.local_source(place))
+            for entry in self._entries:
+                entry.relocate(former)
+            self._files = _open_files(self._load)
 
     def unlink_files(self) -> None:
         """Remove the private directories while another process may have files in them open or mapped."""

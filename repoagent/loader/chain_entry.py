@@ -18,6 +18,7 @@ from repoagent.loader.chain_states import STATE_OF_ACTION, Lifecycle, State
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import EntryRecorder
+from repoagent.storage.repositories.sources import ModelSource
 
 __all__ = ["ChainEntry", "Measured", "measured", "open_entry"]
 
@@ -78,6 +79,10 @@ class ChainEntry:
             self._act(action)
         except AgentRefusedError as error:
             logger.debug("%s of model '%s' goes on to the other agents: %s", action.name, self._load.name, error)
+
+    def relocate(self, former: ModelSource) -> None:
+        """See :meth:`LoadedChain.relocate`."""
+        self._model.relocate(former)
 
     def close(self) -> None:
         """Call ``model_finalize`` and give the agent back, which may finalise it. What they raise is only reported."""

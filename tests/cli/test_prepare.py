@@ -96,10 +96,41 @@ def test_a_directory_with_files_of_someone_else_is_left_alone(program: Program, 
     assert result.returncode == 1
     assert "holds files that were not put there by this command, such as 'precious'" in result.stderr
     assert os.listdir(memory) == ["precious"]
-    inside = program("prepare", folder, folder.parent)
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file://{}", "repoagent+file://{}", "{}/../llama/"])
+def test_a_model_that_lies_in_the_directory_is_refused_and_stays(program: Program, folder: Path, spelling: str) -> None:
+    (folder.parent / MARK).touch()  # as an earlier call has left it, so that all beside it may go
+    inside = program("prepare", spelling.format(folder), folder.parent)
     assert inside.returncode == 1
     assert "which is emptied first" in inside.stderr
     assert (folder / "README.md").exists()
+
+
+def test_agents_are_given_the_directory_once_the_result_is_there(
+    program: Program, folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    methods = (
+        "    def load(self, model):\n"
+        "        place = model.acquire_location(confidential=True)\n"
+        "        (place / 'weights').write_bytes(b'secret')\n"
+        "        model.update_location(place)\n\n"
+        "    def model_action(self, model, action):\n"
+        "        if action.name == 'LOAD':\n"
+        "            return self.load(model)\n"
+        f"        with open({str(tmp_path / 'notes')!r}, 'a') as file:\n"
+        "            print(action.name, model.location, os.listdir(model.location), file=file)\n"
+        "        if action.name == 'UNLOAD_COMPLETE':\n"
+        "            model.release_location()\n"
+    )
+    where = agent(tmp_path, "mover", methods)
+    (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\nbefore = ["mover"]\n')
+    result = program("prepare", where, folder, memory)
+    assert result.returncode == 0, result.stderr
+    lines = [line.split(maxsplit=2) for line in (tmp_path / "notes").read_text().splitlines()]
+    assert [one[0] for one in lines] == ["LOAD_COMPLETE", "UNLOAD", "UNLOAD_COMPLETE"]
+    assert all(place == str(memory) and "'weights'" in listed for _, place, listed in lines)
+    assert tree(memory) == {"weights": b"secret", MARK: b""}
 
 
 def test_every_flag_is_a_variable_too(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import IO
 
@@ -198,6 +200,17 @@ def test_a_command_that_is_not_ready_in_time_is_stopped(run: Run, notes: Callabl
     assert notes() == ["LOAD", "LOAD_FAIL"]
 
 
+def test_what_another_process_answers_is_not_the_command_being_ready(run: Run, notes: Callable[[], list[str]]) -> None:
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.server_port}/"
+        result = run(f"--ready-url={url}", "--ready-timeout=2", "--", "sleep", "1000")
+        other.shutdown()
+    assert result.returncode == 1
+    assert f"{url} is answered by another process than the command" in result.stderr
+    assert notes() == ["LOAD", "LOAD_FAIL"]
+
+
 def test_the_load_is_complete_when_the_url_answers_and_sigterm_goes_to_the_command(
     start: Start, server: list[str], port: int, notes: Callable[[], list[str]]
 ) -> None:
@@ -283,6 +296,28 @@ def test_a_kill_of_the_process_between_ends_what_the_command_left_running(start:
     for process in daemons:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_a_kill_of_both_ends_the_command_and_what_it_left_running_keeps_the_files(
+    start: Start, run: Run, memory: Path
+) -> None:
+    child = start(
+        "--", sys.executable, "-c", f"{DAEMONS}\nprint(os.getppid(), os.getpid(), flush=True)\ntime.sleep(1000)"
+    )
+    daemons = [int(line(child)), int(line(child))]
+    supervisor, command = map(int, line(child).split())
+    os.kill(supervisor, signal.SIGSTOP)
+    child.kill()
+    os.kill(supervisor, signal.SIGKILL)
+    assert has_ended(command)
+    assert run("--", "true").returncode == 0
+    assert any(name.endswith("llama/model.safetensors") for name in left_in(memory))
+    for process in daemons:
+        os.kill(process, signal.SIGKILL)
+        assert has_ended(process)
+    child.communicate(timeout=60)
+    assert run("--", "true").returncode == 0
+    assert left_in(memory) == []
 
 
 def test_a_signal_during_the_load_gives_it_up(start: Start, tmp_path: Path, notes: Callable[[], list[str]]) -> None:

@@ -32,6 +32,22 @@ def test_a_place_that_cannot_be_filled_is_refused(word: str, text: str) -> None:
         fill_in([word], VALUES)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["sh", "-c", "{name}"], ["bash", "-lc", "ls{name}"], ["x", "ls {name}"], ["x", '"{name}"'], ["x", "$({name})"]],
+)
+@pytest.mark.parametrize("name", ["a;b", "a b", "$(id)", "a'b", 'a"b', "a\nb", "\u00e4"])
+def test_a_name_does_not_become_part_of_a_script(words: list[str], name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="could change the script"):
+        fill_in(words, {"name": name})
+    assert fill_in(words, {"name": "a-b_1.0"}) == [word.replace("{name}", "a-b_1.0") for word in words]
+
+
+def test_a_name_is_an_argument_whatever_it_has() -> None:
+    words = ["sh", "-c", 'serve "$1"', "sh", "{name}", "--name={name}", "{name}/x"]
+    assert fill_in(words, {"name": "a b"})[4:] == ["a b", "--name=a b", "a b/x"]
+
+
 def test_a_link_that_another_process_made_meanwhile_is_not_removed(tmp_path: Path) -> None:
     at, place = tmp_path / "at", tmp_path / "1-0123456789abcdef" / "1" / "m"
     with stable_link(at, place):

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.errors import CancelledError, InvalidArgumentError, UnsafePathError
 from repoagent.handover.destination import Destination
 from repoagent.loader.chain import LoadedChain
 
@@ -50,6 +50,12 @@ def test_another_directory_in_its_place_gets_nothing(model: Path, tmp_path: Path
         swap()
     assert os.listdir(attackers) == []
     assert os.listdir(tmp_path / "away") == []
+
+
+def test_a_copy_that_takes_long_is_given_up(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(CancelledError), Destination(tmp_path / "out") as place:
+        place.stage(chain_at(model), cancelled=lambda: True)
+    assert os.listdir(tmp_path / "out") == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

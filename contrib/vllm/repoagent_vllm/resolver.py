@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,8 @@ class Settings:
 class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there when types are checked
     """Loads each adapter once, through the agents of the policy, and keeps its files until the process ends.
 
-    vLLM reads an adapter again after it has evicted it, and has no hook for the end of one.
+    vLLM reads an adapter again after it has evicted it, and has no hook for the end of one. Who asks for an adapter
+    that is being loaded waits for it; other adapters are loaded meanwhile.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,7 +77,8 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
         self._lock = threading.Lock()
         self._opened: tuple[Repository, Loader] | None = None
         self._resources = ExitStack()
-        self._adapters: dict[str, LoadedChain] = {}
+        self._adapters: dict[str, Future[LoadedChain]] = {}
+        self._closed = False
         self._refused: dict[str, float] = {}
         atexit.register(self.close)
 
@@ -92,30 +95,46 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
         if len(name) > _LONGEST_NAME:  # no directory has it, and a thousand of them would be remembered
             return None
         with self._lock:
-            if self._refused.get(name, 0.0) > time.monotonic():
+            if self._closed or self._refused.get(name, 0.0) > time.monotonic():
                 return None
-            try:
-                if name not in self._adapters:
-                    self._adapters[name] = self._load(name)
-                return Path(self._adapters[name].files.local_path())
-            except RepoAgentError as error:
-                logger.warning("adapter %r is refused: %s", name, error)
+            loading = self._adapters.get(name)
+            if loading is not None:
+                mine = False
+            elif len(self._adapters) < self._settings.most_adapters:
+                mine, loading = True, self._adapters.setdefault(name, Future())
+            else:  # not remembered: it may be one that is about to be refused which takes the last place
+                logger.warning("adapter %r: there are %d already (LORA_MOST_ADAPTERS)", name, len(self._adapters))
+                return None
+        if mine:
+            self._settle(name, loading)
+        try:
+            return Path(loading.result().files.local_path())
+        except RepoAgentError:
+            return None
+
+    def _settle(self, name: str, loading: "Future[LoadedChain]") -> None:
+        """Give ``loading`` its result. A refused adapter has no place."""
+        try:
+            loading.set_result(self._load(name))
+        except BaseException as error:
+            logger.warning("adapter %r is refused: %s", name, error)
+            with self._lock:
+                del self._adapters[name]
                 while len(self._refused) >= _MOST_REFUSALS:
                     del self._refused[next(iter(self._refused))]
                 self._refused[name] = time.monotonic() + _REFUSED_SECONDS
-                return None
+            loading.set_exception(error)
 
     def _load(self, name: str) -> "LoadedChain":
-        from repoagent.errors import NotFoundError, UnavailableError, UnsupportedError
+        from repoagent.errors import NotFoundError, UnsupportedError
 
-        if len(self._adapters) >= self._settings.most_adapters:
-            raise UnavailableError(f"there are {len(self._adapters)} adapters already (LORA_MOST_ADAPTERS)")
-        repository, loader = self._opened or self._open()
+        with self._lock:
+            repository, loader = self._opened or self._open()
         source = repository.model(name)
         if source is None:
             raise NotFoundError("there is no such directory in the repository")
         loader.admit_command(name, "vllm")
-        chain = loader.load(source)
+        chain = loader.load(source, cancelled=lambda: self._closed)
         try:
             if not chain.private:
                 raise UnsupportedError("no agent copied it, so that its owner could change it later")
@@ -152,10 +171,14 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
         return self._opened
 
     def close(self) -> None:
-        """Take every adapter through its last actions, and remove the files."""
+        """Take every adapter through its last actions, and remove the files; loads that go on are given up."""
         with self._lock:
-            for chain in self._adapters.values():
-                chain.finish()
+            self._closed = True
+            loading = list(self._adapters.values())
+        for one in loading:
+            if one.exception() is None:  # waits
+                one.result().finish()
+        with self._lock:
             self._adapters.clear()
             self._resources.close()
             self._opened = None

@@ -4,9 +4,12 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,41 @@ def test_registering_opens_nothing(registry: dict[str, Any]) -> None:
 def test_the_entry_point_is_the_function() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["vllm.general_plugins"] == {"repoagent_lora": "repoagent_vllm:register"}
+
+
+def test_an_adapter_that_takes_long_holds_up_no_other_and_is_loaded_once(
+    resolve: Resolve, registry: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, folder.parent / "slow")
+    resolver = registry["repoagent"]
+    resolver._settings = replace(resolver._settings, most_adapters=2)
+    load, started, go_on, loads = resolver._load, threading.Event(), threading.Event(), []
+
+    def slow(name: str) -> Any:
+        loads.append(name)
+        if name == "slow":
+            started.set()
+            assert go_on.wait(60)
+        return load(name)
+
+    monkeypatch.setattr(resolver, "_load", slow)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(resolve, "slow")
+        assert started.wait(60)
+        second = pool.submit(resolve, "slow")
+        assert resolve("llama") is not None
+        go_on.set()
+        assert first.result() is not None
+        assert first.result() == second.result()
+    assert loads == ["slow", "llama"]
+
+
+def test_a_refused_adapter_gives_its_place_back(resolve: Resolve, folder: Path) -> None:
+    assert resolve("nosuch") is None
+    assert resolve("llama") is not None
+
+
+def test_nothing_is_loaded_after_the_end(resolve: Resolve, registry: dict[str, Any], memory: Path) -> None:
+    registry["repoagent"].close()
+    assert resolve("llama") is None
+    assert left_in(memory) == []

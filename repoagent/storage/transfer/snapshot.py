@@ -43,8 +43,7 @@ def _copy_directory(fd: int, target: Path, prefix: str, cancelled: Callable[[], 
     # Entries are opened relative to their directory and without following links, so nothing can be swapped under us.
     for name in sorted(os.listdir(fd)):
         path = prefix + name
-        if cancelled():
-            raise CancelledError("cancelled while copying the model")
+        _check_cancelled(cancelled)
         entry = _open_entry(fd, name, path)
         try:
             status = os.fstat(entry)
@@ -53,7 +52,7 @@ def _copy_directory(fd: int, target: Path, prefix: str, cancelled: Callable[[], 
                 (target / name).mkdir(mode=0o700)
                 _copy_directory(entry, target / name, path + "/", cancelled)
             else:
-                _copy_file(entry, target / name, executable=bool(status.st_mode & stat.S_IXUSR))
+                _copy_file(entry, target / name, bool(status.st_mode & stat.S_IXUSR), cancelled)
         finally:
             os.close(entry)
 
@@ -79,21 +78,27 @@ def _check_kind(status: os.stat_result, path: str) -> None:
         raise UnsafePathError(f"{path!r} is neither a file nor a directory")
 
 
-def _copy_file(source: int, target: Path, *, executable: bool) -> None:
+def _copy_file(source: int, target: Path, executable: bool, cancelled: Callable[[], bool]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     copy = os.open(target, flags, 0o700 if executable else 0o600)
     try:
         try:
             fcntl.ioctl(copy, _FICLONE, source)
         except OSError:  # another filesystem, or one that cannot share blocks
-            _copy_bytes(source, copy)
+            _copy_bytes(source, copy, cancelled)
     finally:
         os.close(copy)
 
 
-def _copy_bytes(source: int, copy: int) -> None:
+def _copy_bytes(source: int, copy: int, cancelled: Callable[[], bool]) -> None:
     block = memoryview(bytearray(_BLOCK))
     while count := os.readv(source, [block]):
+        _check_cancelled(cancelled)
         rest = block[:count]
         while rest:
             rest = rest[os.write(copy, rest) :]
+
+
+def _check_cancelled(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise CancelledError("cancelled while copying the model")

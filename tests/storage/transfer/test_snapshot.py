@@ -66,3 +66,11 @@ def test_links_and_special_files_are_refused(tmp_path: Path, write_tree: Write, 
 def test_a_snapshot_can_be_cancelled(tmp_path: Path, write_tree: Write) -> None:
     with pytest.raises(CancelledError):
         snapshot(write_tree(tmp_path / "m", {"a": b"1"}), tmp_path / "copy", cancelled=lambda: True)
+
+
+def test_a_snapshot_of_one_large_file_can_be_cancelled_in_the_middle(tmp_path: Path, write_tree: Write) -> None:
+    asked = iter([False, False, True])
+    copy = tmp_path / "copy"
+    with pytest.raises(CancelledError):
+        snapshot(write_tree(tmp_path / "m", {"a": bytes(3 << 20)}), copy, cancelled=lambda: next(asked))
+    assert (copy / "a").stat().st_size == 1 << 20
