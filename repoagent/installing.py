@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__all__ = ["install_hint"]
+__all__ = ["install_hint", "missing_part"]
 
 _PLACES: Final = {
     "repoagent-core": ".",
@@ -10,6 +10,9 @@ _PLACES: Final = {
     "repoagent-capi": "./capi",
     "repoagent-llm": "./llm",
 }
+
+_OWNERS: Final = {"llm": "repoagent-llm", "decoder": "repoagent-llm"}
+"""Backends, and formats of converters, that packages of this project add."""
 
 
 def install_hint(distribution: str, *extras: str) -> str:
@@ -20,3 +23,11 @@ def install_hint(distribution: str, *extras: str) -> str:
     place = _PLACES.get(distribution) or f"./agents/{distribution.removeprefix('repoagent-')}"
     target = f"'{place}[{','.join(extras)}]'" if extras else place
     return f"from a checkout: pip install {target}"
+
+
+def missing_part(name: str) -> str:
+    """What a message states of a backend or a format ``name`` that one of this project's packages has; else empty."""
+    distribution = _OWNERS.get(name)
+    if distribution is None:
+        return ""
+    return f"it is in the package {distribution}, which is not installed; {install_hint(distribution)}"

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,23 @@ def test_the_core_reaches_no_extension_by_a_string() -> None:
     assert {"repoagent_capi", "repoagent_checksum", "repoagent_llm", "repoagent_server"} <= set(extensions)
     named = [(file, text) for file, text in _texts_of_the_core() for name in extensions if name in text]
     assert named == []
+
+
+def _entries_of_extensions() -> dict[str, set[str]]:
+    """The packages besides the core, and the backends and model files that they bring, each with its ways to say it."""
+    entries: dict[str, set[str]] = {}
+    for path in (*ROOT.glob("*/pyproject.toml"), *ROOT.glob("agents/*/pyproject.toml")):
+        project = tomllib.loads(path.read_text())["project"]
+        files = project.get("entry-points", {}).get("repoagent.model_filenames", {})
+        entries[project["name"]] = {*files, *(value.partition(":")[0] for value in files.values())}
+    return entries
+
+
+def test_the_core_names_a_backend_or_a_model_file_of_an_extension_only_where_it_states_how_to_install_it() -> None:
+    extensions = _entries_of_extensions()
+    assert extensions["repoagent-llm"] == {"genai_config.json", "llm"}
+    wanted = set().union(*extensions.values()) | {"repoagent-llm"}
+    assert {file for file, text in _texts_of_the_core() if text in wanted} == {"repoagent/installing.py"}
 
 
 def test_the_core_names_the_c_part_only_where_it_states_how_to_install_it() -> None:

@@ -1,20 +1,24 @@
 """Which backend a configuration asks for, and how that backend's model file is called."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
 from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.errors import AlreadyExistsError
 
 __all__ = [
     "BACKEND_OF_PLATFORM",
     "ENSEMBLE",
-    "MODEL_FILENAMES",
+    "MODEL_FILENAMES_GROUP",
     "PLATFORM_OF_BACKEND",
     "backend_of",
+    "converter_format",
     "executed_by",
     "is_checkpoint",
     "model_filename",
+    "model_filenames",
     "platform_of",
     "way_out",
 ]
@@ -40,10 +44,14 @@ PLATFORM_OF_BACKEND: Final = MappingProxyType(
     {"tensorrt": "tensorrt_plan", "onnxruntime": "onnxruntime_onnx", "pytorch": "pytorch_libtorch"}
 )
 
-#: The model's file in a version directory, by backend. The order is the one in which a directory is searched.
-MODEL_FILENAMES: Final = MappingProxyType(
+MODEL_FILENAMES_GROUP: Final = "repoagent.model_filenames"
+"""Entry points of backends that are packages of their own: ``FILE = "BACKEND"``, or ``FILE = "BACKEND:FORMAT"``.
+
+FILE is the name of the backend's model file, FORMAT what converters call it. Nothing is imported.
+"""
+
+_OWN_FILENAMES: Final = MappingProxyType(
     {
-        "llm": "genai_config.json",  # Beside it lies a model.onnx, which no one else can run.
         "tensorrt": "model.plan",
         "onnxruntime": "model.onnx",
         "openvino": "model.xml",
@@ -52,6 +60,39 @@ MODEL_FILENAMES: Final = MappingProxyType(
         "python": "model.py",
     }
 )
+
+
+@cache
+def _installed_filenames() -> Mapping[str, tuple[str, str]]:
+    """Model file -> backend and format, of the packages that are installed."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, tuple[str, str]] = {}
+    for point in sorted(entry_points(group=MODEL_FILENAMES_GROUP), key=lambda one: one.name):
+        if point.name in {*_OWN_FILENAMES.values(), *found} or point.module in _OWN_FILENAMES:
+            raise AlreadyExistsError(
+                f"the entry point '{point.name}' of {MODEL_FILENAMES_GROUP} ({point.value}) takes a model file or a "
+                "backend that has an owner; uninstall the package that offers it"
+            )
+        found[point.name] = (point.module, point.attr or "")
+    return MappingProxyType(found)
+
+
+@cache
+def model_filenames() -> Mapping[str, str]:
+    """The model's file in a version directory, by backend. The order is the one in which a directory is searched.
+
+    Backends of other packages come first: beside their files may lie a ``model.onnx`` that only they can run.
+    """
+    others = {backend: filename for filename, (backend, _) in _installed_filenames().items()}
+    return MappingProxyType({**others, **_OWN_FILENAMES})
+
+
+def converter_format(names: Collection[str]) -> tuple[str, str] | None:
+    """The model file among ``names`` that a package offers a backend for, and what converters call its format."""
+    known = ((filename, form) for filename, (_, form) in _installed_filenames().items() if form and filename in names)
+    return next(known, None)
+
 
 _SKLEARN: Final = "write it with skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})"
 _BOOSTER: Final = "convert it to ONNX with onnxmltools, and compare its answers"
@@ -105,9 +146,6 @@ def way_out(names: Collection[str]) -> str:
     return ""
 
 
-_BACKEND_OF_FILENAME: Final = MappingProxyType({name: backend for backend, name in MODEL_FILENAMES.items()})
-
-
 def backend_of(config: ModelConfig) -> str:
     """The name of the backend, from ``backend``, else ``platform``, else ``default_model_filename``.
 
@@ -117,7 +155,8 @@ def backend_of(config: ModelConfig) -> str:
         return config.backend
     if config.platform:
         return BACKEND_OF_PLATFORM.get(config.platform, "")
-    return _BACKEND_OF_FILENAME.get(config.default_model_filename, "")
+    named = (backend for backend, name in model_filenames().items() if name == config.default_model_filename)
+    return next(named, "")
 
 
 def executed_by(config: ModelConfig) -> str:
@@ -144,4 +183,4 @@ def platform_of(config: ModelConfig) -> str:
 
 def model_filename(config: ModelConfig) -> str:
     """The name of the model's file in each version directory; empty for a backend whose file name is not known."""
-    return config.default_model_filename or MODEL_FILENAMES.get(backend_of(config), "")
+    return config.default_model_filename or model_filenames().get(backend_of(config), "")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, MODEL_FILENAMES, PLATFORM_OF_BACKEND, backend_of
+from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, PLATFORM_OF_BACKEND, backend_of, model_filenames
 from repoagent.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 __all__ = ["AgentEntry", "agent_entries", "default_config", "no_version", "normalize", "select_versions"]
@@ -72,7 +72,7 @@ def _backend_of_files(config: ModelConfig, files: Collection[str]) -> str:
     """The backend whose model file lies in the version directory; else the ``X`` of a model called ``name.X``."""
     if config.platform or config.default_model_filename:
         return ""
-    for backend, filename in MODEL_FILENAMES.items():
+    for backend, filename in model_filenames().items():
         if filename in files:
             return backend
     return config.name.partition(".")[2]
@@ -81,7 +81,7 @@ def _backend_of_files(config: ModelConfig, files: Collection[str]) -> str:
 def _filename(config: ModelConfig, files: Collection[str], *, by_name: bool) -> str:
     """The usual one of the backend. ``by_name``: the model's name or files imply it, and then Triton shows it for any
     backend; else only if the file is there."""
-    known = MODEL_FILENAMES.get(config.backend, "")
+    known = model_filenames().get(config.backend, "")
     if known or config.platform in BACKEND_OF_PLATFORM or not config.backend:
         return known
     name = f"model.{config.backend}"

@@ -1,11 +1,13 @@
 """ONNX to a TensorRT plan, with whichever of TensorRT and TensorRT for RTX is installed."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
+from repoagent.config.backends import converter_format
 from repoagent.converters.onnx.plan_settings import plan_settings
 from repoagent.converters.onnx.source import OnnxModel, refuse_other_backend
 from repoagent.converters.option_values import file_name
@@ -28,7 +30,6 @@ __all__ = ["ACCELERATOR", "TensorRtConverter"]
 ACCELERATOR: Final = "tensorrt"
 """The name under which Triton's configuration asks for it, too: optimization.execution_accelerators."""
 _PLAN: Final = "model.plan"
-_DECODER: Final = "genai_config.json"
 
 
 class TensorRtConverter:
@@ -47,7 +48,7 @@ class TensorRtConverter:
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
         refuse_unsupported(options)
-        with _decoder_hint(source.directory):
+        with _format_hint(source.directory):
             refuse_other_backend(source.config)
         flavour = chosen_flavour(options)
         model = OnnxModel.find(source)
@@ -60,7 +61,7 @@ class TensorRtConverter:
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        with _decoder_hint(job.source):
+        with _format_hint(job.source):
             return build_described(job)
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
@@ -79,16 +80,18 @@ class TensorRtConverter:
 
 
 @contextmanager
-def _decoder_hint(directory: Path) -> Iterator[None]:
-    """To what is refused of a decoder folder, add how a decoder becomes a plan."""
+def _format_hint(directory: Path) -> Iterator[None]:
+    """To what is refused of a folder with another backend's model, add the format that converters know it by."""
     try:
         yield
     except InvalidArgumentError as error:
-        if not (directory / _DECODER).is_file():
+        found = converter_format(os.listdir(directory))
+        if found is None:
             raise
+        filename, form = found
         raise InvalidArgumentError(
-            f"{error}; the folder has a {_DECODER}, so the model is a decoder: convert it with the parameter 'from' = "
-            "'decoder'"
+            f"{error}; the folder has a {filename}, so the model is a {form}: convert it with the parameter 'from' = "
+            f"'{form}'"
         ) from error
 
 

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from repoagent.api.converters import Converter
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.installing import install_hint
+from repoagent.installing import missing_part
 
 __all__ = ["Converters", "option_values", "resolve"]
 
@@ -54,8 +54,10 @@ class Converters:
         close = difflib.get_close_matches(pair[1], [target for source, target in self.pairs if source == pair[0]], n=1)
         known = ", ".join(f"'{source}' to '{target}'" for source, target in self.pairs)
         hint = f"did you mean '{close[0]}'?" if close else f"there are: {known or 'none'}"
-        if "decoder" in pair and not any("decoder" in known_pair for known_pair in self.pairs):
-            hint = f"those of decoder folders are in the package repoagent-llm; {install_hint('repoagent-llm')}"
+        known_formats = {form for known_pair in self.pairs for form in known_pair}
+        for form in pair:
+            if form not in known_formats and (missing := missing_part(form)):
+                hint = f"of '{form}': {missing}"
         raise InvalidArgumentError(f"there is no converter from '{pair[0]}' to '{pair[1]}'; {hint}")
 
     def get(self, pair: tuple[str, str]) -> Converter:

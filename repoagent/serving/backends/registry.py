@@ -9,7 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
-from repoagent.installing import install_hint
+from repoagent.installing import missing_part
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import Backend
 
@@ -27,10 +27,6 @@ BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
         "tensorrt": "repoagent.serving.backends.tensorrt:TensorRtBackend",
     }
 )
-
-
-_PACKAGES: Final[Mapping[str, str]] = {"llm": "repoagent-llm"}
-"""Backends of this project that are packages of their own: what to install when one is asked for and is not there."""
 
 _EVERY: Final = ""
 """In the place of a backend's name: its settings are for all backends, as in Triton."""
@@ -106,11 +102,8 @@ class BackendRegistry:
 
     def _make(self, name: str) -> Backend:
         target = self._targets.get(name)
-        if target is None and name in _PACKAGES:
-            package = _PACKAGES[name]
-            raise InvalidArgumentError(
-                f"backend '{name}' is in the package {package}, which is not installed; {install_hint(package)}"
-            )
+        if target is None and (missing := missing_part(name)):
+            raise InvalidArgumentError(f"unable to find backend '{name}': {missing}")
         if target is None:
             raise InvalidArgumentError(
                 f"unable to find backend '{name}'; available are "

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
-from repoagent.config.backends import MODEL_FILENAMES, way_out
+from repoagent.config.backends import model_filenames, way_out
 from repoagent.errors import (
     CancelledError,
     ErrorCode,
@@ -337,7 +337,7 @@ class ModelBuilder:
     def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
-        implied = not config.backend or config.backend in MODEL_FILENAMES.keys() - self.registry.names()
+        implied = not config.backend or config.backend in model_filenames().keys() - self.registry.names()
         way = way_out(names) if implied else ""
         if way:
             raise InvalidArgumentError(f"version directory {version} of model '{name}' holds {way}")
