@@ -71,6 +71,20 @@ def test_it_has_a_row_for_every_file_at_the_ground(page: str) -> None:
     assert [name for name in files if f"| `repoagent/{name}` |" not in page] == []
 
 
+def test_what_a_row_of_changes_quotes_stands_in_a_file_that_it_leads_to(page: str) -> None:
+    """``Retry-After``, ``default_priority_level``: who follows the row finds the word there."""
+    wrong, quoted = [], 0
+    for row in page.split("## Where to change what")[1].split("\n## ")[0].splitlines():
+        wanted, _, places = row.strip("| ").partition(" | ")
+        names = re.findall(r"`([\w/.]+\.(?:py|proto|h))`", places)
+        found = [root / name for name in names for root in _ROOTS if (root / name).is_file()]
+        words = re.findall(r"`([^`]+)`", wanted) if found else []
+        quoted += len(words)
+        wrong += [(word, names) for word in words if not any(word in file.read_text() for file in found)]
+    assert quoted > 10
+    assert wrong == []
+
+
 def test_it_names_every_agent(page: str) -> None:
     row = next(line for line in page.splitlines() if line.startswith("| `agents/` |"))
     agents = sorted(file.parent.name for file in (_TREE / "agents").glob("*/pyproject.toml"))
