@@ -102,6 +102,7 @@ class Sender:
             length <= self.window
             and length <= stream.window
             and length <= self.max_frame
+            and length <= _SHARE
             and stream.ended
             and self.writable
             and not stream.begun

@@ -58,6 +58,8 @@ class SocketProtocol(asyncio.Protocol):
         self._reserve = dispatcher.reserve
         self._written = 0
         self._uptake = Uptake(self._reserve)
+        self._unread = self._reserve.hold_unread()
+        """What the transport holds, for which answers in queues hold nothing any more."""
         self._uptakes: dict[int, Uptake] = {}
         """Those of the streams whose answers wait."""
         self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
@@ -124,6 +126,7 @@ class SocketProtocol(asyncio.Protocol):
         self.connection.sender.writable = False
 
     def resume_writing(self) -> None:
+        self._count_unread()
         self.connection.sender.writable = True
         self.connection.sender.go_on()
         self.flush()
@@ -139,6 +142,7 @@ class SocketProtocol(asyncio.Protocol):
             timer.cancel()
         self._timers.clear()
         self._connections.lost(self)
+        self._unread.release()
         self.connection.control.lost()
         # These lead back here.
         self.connection.sender.wake = self.connection.control.on_parted = _nothing
@@ -158,10 +162,16 @@ class SocketProtocol(asyncio.Protocol):
         sender.dirty = False
         if transport is None or transport.is_closing():
             return
+        self._count_unread()
         if connection.control.parted and (connection.control.closed or not connection.streams):
             transport.close()
         elif not sender.writable and transport.is_reading():
             transport.pause_reading()  # a client that does not read must not make us answer more
+
+    def _count_unread(self) -> None:
+        size = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if size or self._unread.size:
+            self._unread.resize(size)
 
     def part(self) -> None:
         """Ask the client to go elsewhere; the connection ends after the last answer."""
@@ -199,6 +209,7 @@ class SocketProtocol(asyncio.Protocol):
         connection, transport = self.connection, self._transport
         if transport is None:
             return
+        self._count_unread()
         size = transport.get_write_buffer_size()
         seen, lags = (self._heard, connection.sender.answers, size), self._uptake.lags(self._written - size, size)
         before, self._seen = self._seen, seen
