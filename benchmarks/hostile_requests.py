@@ -79,6 +79,14 @@ def _binary_texts(count: int) -> Hostile:
     return _TEXT, head + bytes(4 * count), {_LENGTH: str(len(head))}
 
 
+def _long_text(as_json: bool) -> Hostile:
+    """One of 60 MB in binary, which the model gives back."""
+    size = 60_000_000
+    head = _tensor(datatype="BYTES", count=1, parameters={"binary_data_size": size + 4})
+    text = f'{{"inputs":[{head}],"parameters":{{"binary_data_output":{json.dumps(not as_json)}}}}}'.encode()
+    return _TEXT, text + struct.pack("<I", size) + b"x" * size, {_LENGTH: str(len(text))}
+
+
 def hostile_requests() -> dict[str, Callable[[], Hostile]]:
     """By name, what makes them; each is of the size in which it was seen to stop a server, or the largest allowed."""
     return {
@@ -94,8 +102,18 @@ def hostile_requests() -> dict[str, Callable[[], Hostile]]:
         ),
         "15 million empty inputs": lambda: (_NUMBERS, b'{"inputs":[' + b",".join([b"{}"] * 15_000_000) + b"]}", {}),
         "15 million empty texts": lambda: _binary_texts(15_000_000),
+        "2 million empty texts": lambda: _binary_texts(2_000_000),
         "20 million numbers": lambda: (_NUMBERS, _values("FP32", "1.5", 15_000_000), {}),
         "10 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 10_000_000), {}),
+        "2 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 2_000_000), {}),
+        "15 million numbers of another shape": lambda: (
+            _NUMBERS,
+            _values("FP32", "1.5", 15_000_000).replace(b"15000000", b"15000001", 1),
+            {},
+        ),
+        "a text of 16 MiB": lambda: (_TEXT, _values("BYTES", '"' + "x" * (16 << 20) + '"', 1), {}),
+        "a text of 60 MB, binary": lambda: _long_text(as_json=False),
+        "a text of 60 MB, JSON back": lambda: _long_text(as_json=True),
         "a text of 60 MB": lambda: (_TEXT, _values("BYTES", '"' + "x" * 60_000_000 + '"', 1), {}),
         "60 MB of escapes": lambda: (_TEXT, _values("BYTES", '"' + "\\n" * 30_000_000 + '"', 1), {}),
         "nested 30 million deep": lambda: (_NUMBERS, b'{"inputs":' + b"[" * 30_000_000 + b"}", {}),

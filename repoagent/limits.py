@@ -71,6 +71,13 @@ class Limits:
     )
     request_tensors: int = _limit(10_000, "The most inputs, and the most outputs, that one request may name.")
     request_parameters: int = _limit(10_000, "The most parameters of one request.")
+    request_texts: int = _limit(
+        2_000_000,
+        "The most elements of BYTES in one request: others wait while they are handled.",
+    )
+    json_text_bytes: int = _limit(
+        16 * _MIB, "The longest text in the JSON of a request, in bytes; the binary form has no such limit."
+    )
     typed_elements: int = _limit(
         1_000_000, "The most elements in the typed contents of one gRPC request that are not packed: those of BYTES."
     )

@@ -48,8 +48,9 @@ def unpack_bytes(data: memoryview, count: int, name: str, label: RequestLabel) -
     """The ``count`` elements of BYTES input ``name``, which take all of ``data``.
 
     Raises:
-        InvalidArgumentError: a length runs past the end, or there are more or fewer elements.
+        InvalidArgumentError: a length runs past the end, or there are more or fewer elements, or too many.
     """
+    label.count_texts(count)
     elements: list[bytes] = []
     for element in _elements(data, name, label):
         if len(elements) == count:

@@ -85,7 +85,7 @@ def read_infer(
     document = loads(text) if len(text) < LONG_JSON else read_long(text, frame_within(limits), look=look)
     fields: AskedFields = {}
     parameters: dict[str, ParameterValue] = {}
-    label = RequestLabel(model)
+    label = RequestLabel(model, limits=limits)
     form = _ALL_JSON
     if type(document) is dict:
         if "id" in document:

@@ -13,6 +13,7 @@ from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.json_text import (
     LONG_ARRAY,
+    LONG_TEXT,
     Fragment,
     array_fragment,
     dumps_with_arrays,
@@ -26,12 +27,15 @@ _NO_PARTS: Final[tuple[Buffer, ...]] = ()
 
 
 def is_long(response: InferResponse, form: OutputEncoding) -> bool:
-    """Whether writing ``response`` takes long: many values as JSON, or many elements of BYTES, one by one."""
+    """Whether writing ``response`` takes long: many values as JSON, or many or long elements of BYTES, one by one."""
     for name, tensor in response.outputs.items():
+        texts = BY_TYPE[tensor.data_type].json is JsonKind.STRING
         if tensor.array.size > LONG_ARRAY:
             binary = name in form.requested.spans or form.binary.get(name, form.default_binary)
-            if not binary or BY_TYPE[tensor.data_type].json is JsonKind.STRING:
+            if not binary or texts:
                 return True
+        elif texts and sum(map(len, tensor.array.ravel().tolist())) > LONG_TEXT:
+            return True
     return False
 
 
@@ -96,7 +100,7 @@ def _flat_values(info: TypeInfo, array: Array) -> Array | Fragment:
             f"sending {info.name} data via JSON is not supported. Please use the binary data format for output"
         )
     if info.json is JsonKind.STRING:
-        return list_fragment(element.decode("utf-8", "surrogateescape") for element in _elements(array))
+        return list_fragment(_elements(array))
     if array.dtype != info.dtype:
         array = array.astype(info.dtype)
     flat = array.ravel()

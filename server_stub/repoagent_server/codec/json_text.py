@@ -6,7 +6,7 @@ tries the fast road first and takes the other one only when it must.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from repoagent.serving.requests.tensor import Array
 
 __all__ = [
     "LONG_ARRAY",
+    "LONG_TEXT",
     "Fragment",
     "JsonObject",
     "UnreadableError",
@@ -130,11 +131,58 @@ def array_fragment(array: Array) -> Fragment:
     return Fragment(b"[%b]" % b",".join(_array_text(array[start : start + LONG_ARRAY])[1:-1] for start in cuts))
 
 
-def list_fragment(texts: Iterable[str]) -> Fragment:
-    """``texts``, however many, as a list: written piece by piece, so that others have a turn in between."""
-    texts = iter(texts)
-    pieces = [dumps(piece)[1:-1] for piece in iter(lambda: list(islice(texts, LONG_ARRAY)), [])]
-    return Fragment(b"[%b]" % b",".join(pieces))
+LONG_TEXT: Final = 1 << 20
+"""How many bytes of text are written in one go."""
+
+
+def list_fragment(elements: Iterable[bytes]) -> Fragment:
+    """The texts in ``elements`` as a list: written piece by piece, so that others have a turn in between."""
+    return Fragment(b"".join(_parts(elements)))
+
+
+def _parts(elements: Iterable[bytes]) -> Iterator[bytes]:
+    before = b"["
+    for batch in _batches(iter(elements)):
+        yield before
+        before = b","
+        if isinstance(batch, list):
+            yield dumps([text.decode("utf-8", "surrogateescape") for text in batch])[1:-1]
+        else:
+            yield b'"'
+            yield from (dumps(piece.decode("utf-8", "surrogateescape"))[1:-1] for piece in _cut(batch))
+            yield b'"'
+    yield b"[]" if before == b"[" else b"]"
+
+
+def _batches(elements: Iterator[bytes]) -> Iterator[list[bytes] | bytes]:
+    """Texts to be written together, or one that is too long for that."""
+    while batch := list(islice(elements, LONG_ARRAY)):
+        if sum(map(len, batch)) <= LONG_TEXT:
+            yield batch
+            continue
+        start = size = 0
+        for end, text in enumerate(batch):
+            if start < end and size + len(text) > LONG_TEXT:
+                yield batch[start:end]
+                start, size = end, 0
+            if len(text) > LONG_TEXT:
+                yield text
+                start, size = end + 1, 0
+            else:
+                size += len(text)
+        if start < len(batch):
+            yield batch[start:]
+
+
+def _cut(text: bytes) -> Iterator[bytes]:
+    """``text`` in pieces, none of which ends within a character."""
+    start = 0
+    while start < len(text):
+        end = start + LONG_TEXT
+        while end < len(text) and end > start + 1 and text[end] & 0xC0 == 0x80:
+            end -= 1
+        yield text[start:end]
+        start = end
 
 
 def _array_text(array: Array) -> bytes:

@@ -24,6 +24,11 @@ class Values:
 
     def taken(self) -> Iterator[list[Any]]:
         """The pieces, each forgotten here once the next is asked for."""
-        pieces, self.pieces = self.pieces[::-1], []
-        while pieces:
-            yield pieces.pop()
+        self.pieces.reverse()
+        while self.pieces:
+            yield self.pieces.pop()
+
+    def __del__(self) -> None:
+        """Of a request that is refused: ten million values freed in one go would keep the interpreter from others."""
+        while self.pieces:
+            self.pieces.pop()

@@ -9,15 +9,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from operator import countOf
 from typing import Any, Final
 
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.limits import Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
 from repoagent_server.codec.long_array import Values
+from repoagent_server.codec.request_label import too_many_texts
 
 __all__ = ["LONG_JSON", "Frame", "frame_within", "read_long"]
 
@@ -50,12 +52,17 @@ class Frame:
     members: int
     """Members of objects and objects in arrays, all together."""
     depth: int
+    texts: int = DEFAULT_LIMITS.request_texts
+    """Texts in arrays, all together."""
+    text_bytes: int = DEFAULT_LIMITS.json_text_bytes
+    """Of one text."""
 
 
 def frame_within(limits: Limits) -> Frame:
     """What the frame of an inference request may be: an input or output is an object of some members."""
     tensors = 2 * _MEMBERS_OF_A_TENSOR * limits.request_tensors
-    return Frame(tensors + limits.request_parameters, limits.json_depth)
+    members = tensors + limits.request_parameters
+    return Frame(members, limits.json_depth, limits.request_texts, limits.json_text_bytes)
 
 
 def read_long(
@@ -71,7 +78,7 @@ def read_long(
 
     Raises:
         InternalError: it does not parse.
-        InvalidArgumentError: it has too many members, or is nested too deeply.
+        InvalidArgumentError: it has too many members or texts, too long a text, or is nested too deeply.
     """
     view = memoryview(data)
     reader = _Reader(view, frame, ordered, look or _nothing)
@@ -91,19 +98,29 @@ class _Reader:
         self._ordered = ordered
         self._look = look
         self._members = 0
+        self._texts = 0
 
     def document(self, position: int) -> Any:
         value, position = self._value(self._next(position), 0)
-        match = _NOT_SPACE.search(self._data, position)
-        if match is not None:
-            raise UnreadableError("The document root must not be followed by other values.", match.start())
+        position = self._over_space(position)
+        if position < len(self._data):
+            raise UnreadableError("The document root must not be followed by other values.", position)
         return value
 
     def _next(self, position: int) -> int:
         """The position of what comes after white space."""
-        match = _NOT_SPACE.search(self._data, position)
-        if match is None:
-            raise UnreadableError("The document ends too early.", len(self._data))
+        position = self._over_space(position)
+        if position == len(self._data):
+            raise UnreadableError("The document ends too early.", position)
+        return position
+
+    def _over_space(self, position: int) -> int:
+        """The same; the end of the document if there is nothing more."""
+        while (match := _NOT_SPACE.search(self._data, position, position + _WINDOW)) is None:
+            position += _WINDOW
+            if position >= len(self._data):
+                return len(self._data)
+            self._look()
         return match.start()
 
     def _value(self, position: int, depth: int) -> tuple[Any, int]:
@@ -196,6 +213,10 @@ class _Reader:
         if not (before == after == 0) and b"{" in window and b"{" in _without_texts(window):
             raise InvalidArgumentError("an array of values has an object in it")
         piece: list[Any] = self._parse(b"[" * before + window + b"]" * after, position - before)
+        if b'"' in window:
+            self._texts += countOf(map(type, _leaves(piece)), str)
+            if self._texts > self._frame.texts:
+                raise too_many_texts(self._frame.texts)
         return piece
 
     def _over_comma(self, position: int) -> int:
@@ -225,12 +246,18 @@ class _Reader:
     def _text(self, position: int) -> tuple[str, int]:
         """The string whose opening quote is before ``position``."""
         pieces: list[str] = []
+        start = position
         while True:
             match = _TEXT.match(self._data, position, position + _WINDOW)
             end = match.end() if match is not None else position
             closed = end < len(self._data) and self._data[end] == _QUOTE
             if not closed:
                 end = self._whole_characters(position, end)
+            if end - start > self._frame.text_bytes:
+                raise InvalidArgumentError(
+                    f"a text in the JSON of the request is longer than {self._frame.text_bytes} bytes; send it in the "
+                    f"binary form, or raise {Limits.flag('json_text_bytes')}"
+                )
             pieces.append(self._parse(b'"%b"' % bytes(self._data[position:end]), position - 1))
             if closed:
                 return (pieces[0] if len(pieces) == 1 else "".join(pieces)), end + 1

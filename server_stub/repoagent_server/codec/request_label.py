@@ -1,10 +1,19 @@
-"""Which request and model an error is about."""
+"""A request on its way in: which request and model an error is about, and how many texts it has."""
 
 from dataclasses import dataclass
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["RequestLabel"]
+__all__ = ["RequestLabel", "too_many_texts"]
+
+
+def too_many_texts(most: int) -> InvalidArgumentError:
+    """The error for a request of more than ``most`` elements of BYTES."""
+    return InvalidArgumentError(
+        f"the request has more than {most} elements of BYTES; send them in several requests, or raise "
+        f"{Limits.flag('request_texts')}"
+    )
 
 
 @dataclass(slots=True)
@@ -13,6 +22,19 @@ class RequestLabel:
 
     model: str
     request_id: str = ""
+    limits: Limits = DEFAULT_LIMITS
+    texts: int = 0
+    """Elements of BYTES that it has, so far."""
+
+    def count_texts(self, count: int) -> None:
+        """Count ``count`` more elements of BYTES.
+
+        Raises:
+            InvalidArgumentError: they are too many.
+        """
+        self.texts += count
+        if self.texts > self.limits.request_texts:
+            raise too_many_texts(self.limits.request_texts)
 
     def error(self, text: str) -> InvalidArgumentError:
         """``text`` with the request's id in front, as Triton's core words what is wrong with an inference request."""

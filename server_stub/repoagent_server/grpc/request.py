@@ -55,7 +55,7 @@ def read_infer(
     """
     name = message.model_name
     version = check_version(message.model_version)
-    label = RequestLabel(name, message.id)
+    label = RequestLabel(name, message.id, limits)
     check_parameters(len(message.parameters), limits)
     fields: AskedFields = {"id": message.id}
     parameters: dict[str, ParameterValue] = {}

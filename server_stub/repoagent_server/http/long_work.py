@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from traceback import clear_frames
 from typing import Final, TypeVar
 
 from repoagent.errors import CancelledError
@@ -61,7 +62,11 @@ class LongWork:
 
         def attempt() -> _T:
             look()
-            return work(look)
+            try:
+                return work(look)
+            except Exception as error:
+                clear_frames(error.__traceback__)  # What it had made of a large request is freed here, not on the loop.
+                raise
 
         def deliver(future: "Future[_T]") -> None:
             exchange.on_cancel = None

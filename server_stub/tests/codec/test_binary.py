@@ -10,6 +10,7 @@ from repoagent_server.codec.request_label import RequestLabel
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import Limits
 
 _ELEMENTS = st.lists(st.binary(max_size=40), max_size=20)
 
@@ -51,6 +52,13 @@ def test_an_unaligned_tensor_is_copied_to_where_it_is_aligned() -> None:
 
 def test_trailing_nuls_of_elements_are_kept() -> None:
     assert bytes_array([b"a\0\0", b""]).tolist() == [b"a\0\0", b""]
+
+
+def test_more_elements_of_a_request_than_allowed_are_refused() -> None:
+    label = RequestLabel("m", limits=Limits(request_texts=3))
+    unpack_bytes(memoryview(bytes(8)), 2, "X", label)
+    with pytest.raises(InvalidArgumentError, match=r"more than 3 elements of BYTES.*--limit-request-texts"):
+        unpack_bytes(memoryview(bytes(8)), 2, "Y", label)
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_server.codec import json_text
 from repoagent_server.codec.infer_request import OutputEncoding
-from repoagent_server.codec.infer_response import write_infer
+from repoagent_server.codec.infer_response import is_long, write_infer
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
@@ -76,6 +77,22 @@ def test_text_and_bytes_both_become_strings_or_length_and_bytes() -> None:
     text, parts = write_infer(response, OutputEncoding(binary={"B": True}))
     assert json.loads(text)["outputs"][0]["data"] == ["é", "a\0"]
     assert parts[0] == b"\1\0\0\0x"
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "é" * 150, "a😀" * 80, 'q"\\\n' * 100])
+def test_a_long_text_is_written_in_pieces_that_make_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "LONG_TEXT", 64)
+    for texts in ([text], ["a", text, "b", text[:40], text[:40]], [text, text]):
+        assert json.loads(json_text.dumps(json_text.list_fragment(map(str.encode, texts)))) == texts
+    garbage = b"\xff" * 65 + b"\x80" * 200  # each byte stays as it came
+    assert json_text.dumps(json_text.list_fragment([garbage])) == b'["%b"]' % garbage
+
+
+def test_a_few_long_texts_are_long_to_write_in_either_form() -> None:
+    short, long = (_response(Y=np.array([b"x" * size], object)) for size in (1000, (1 << 20) + 1))
+    for form in (OutputEncoding(), OutputEncoding(default_binary=True)):
+        assert not is_long(short, form)
+        assert is_long(long, form)
 
 
 @pytest.mark.parametrize("data_type", [DataType.FP16, DataType.BF16])

@@ -115,6 +115,50 @@ def test_more_members_or_levels_than_allowed_are_refused() -> None:
             read_long(deep, _FRAME)
 
 
+@pytest.mark.parametrize("text", [b'{"a":[%b]}', b'{"a":[[%b]]}', b'{"a":[[1],%b]}'])
+def test_more_texts_than_allowed_are_refused(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    frame = Frame(1000, 100, texts=50)
+    read_long(text % b",".join([b'"\\""'] * 50), frame)
+    with pytest.raises(InvalidArgumentError, match=r"more than 50 elements of BYTES.*--limit-request-texts"):
+        read_long(text % b",".join([b'"\\""'] * 51), frame)
+
+
+def test_a_longer_text_than_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    frame = Frame(1000, 100, text_bytes=1000)
+    for text in (b'{"a":"%b"}', b'{"a":["%b"]}', b'{"%b":1}'):
+        read_long(text % (b"x" * 1000), frame)
+        with pytest.raises(InvalidArgumentError, match=r"longer than 1000 bytes.*--limit-json-text-bytes"):
+            read_long(text % (b"x" * 1001), frame)
+
+
+def test_others_have_a_turn_between_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    turns: list[None] = []
+    assert read_long(b"[1]" + b" " * 640, _FRAME, look=lambda: turns.append(None)) == [1]
+    assert len(turns) >= 9
+    with pytest.raises(InternalError, match="ends too early"):
+        read_long(b" " * 640, _FRAME)
+
+
+def test_values_that_nobody_took_are_let_go_of_one_piece_at_a_time() -> None:
+    order: list[int] = []
+
+    class Noted(list[Any]):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __del__(self) -> None:
+            order.append(self.number)
+
+    values = Values([Noted(number) for number in range(3)])
+    pieces = values.pieces
+    del values
+    assert order == [2, 1, 0]
+    assert not pieces
+
+
 def test_reading_ends_when_nobody_waits_for_it() -> None:
     def gone() -> None:
         raise CancelledError("gone")
