@@ -41,6 +41,10 @@ class Agent:
     """True for an agent that judges files (a digest, a signature): the loader then hands it a private snapshot, and
     what it judged is what is loaded."""
 
+    compares_digests: ClassVar[bool] = False
+    """True for a guard that asks for SHA-256 of most files (:meth:`AgentModel.digests`): they are computed while the
+    snapshot is written."""
+
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has nothing to say
         """What the owner of a model could still do if the operator's policy demanded this agent with ``parameters``.

@@ -1,5 +1,6 @@
 """What an agent sees of the model it is called for. These are protocols; the loader implements them."""
 
+import os
 import subprocess
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -275,6 +276,32 @@ class AgentModel(Protocol):
         """``location`` as a directory of this machine: itself if it is one, else a private copy, downloaded once.
 
         Files arrive in parallel and are checked for size. Nothing may be written into it.
+        """
+
+    def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:
+        """The digests of files at :attr:`location`: path -> algorithm -> hexadecimal digits.
+
+        Each is computed once per load, for as long as the file lies in a private directory and is still the same. Only
+        what is read now counts in ``bytes_read`` of the report. Use it instead of
+        :func:`~repoagent.api.digest_files`, whose errors it has; it cancels, and reports progress.
+        """
+
+    @property
+    def digests_wanted(self) -> bool:
+        """Whether some may ask for digests of what this agent writes: another agent follows."""
+
+    def keep_digests(self, path: Path, status: os.stat_result, digests: Mapping[str, str]) -> None:
+        """State the digests of a file in the acquired location, which you computed while you wrote it.
+
+        Later agents are given them by :meth:`digests` without a look at the content, until the file changes.
+
+        Args:
+            path: The file.
+            status: ``os.fstat`` of the descriptor that wrote it, after the last byte. Nothing may write to it later.
+            digests: Algorithm -> hexadecimal digits.
+
+        Raises:
+            InvalidArgumentError: the file is not in the acquired location, or has another status now.
         """
 
     def download(

@@ -23,14 +23,16 @@ from repoagent.beneath.opening import (
     status_beneath,
     walk_beneath,
 )
-from repoagent.beneath.unchanged import Watched, unchanged
+from repoagent.beneath.unchanged import FileState, Watched, file_state, unchanged, wait_for_clock
 
 __all__ = [
     "DEEPEST",
+    "FileState",
     "TreeEntry",
     "Watched",
     "check_depth",
     "check_file",
+    "file_state",
     "held_beneath",
     "list_beneath",
     "open_beneath",
@@ -43,5 +45,6 @@ __all__ = [
     "shown",
     "status_beneath",
     "unchanged",
+    "wait_for_clock",
     "walk_beneath",
 ]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from repoagent.beneath.opening import open_beneath, shown
+from repoagent.beneath.unchanged import FileState, file_state, wait_for_clock
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedError
 
 __all__ = ["FileRange", "Hasher", "digest_files", "digest_ranges", "new_hasher"]
@@ -79,6 +80,7 @@ def digest_files(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     workers: int | None = None,
+    steady: dict[str, FileState] | None = None,
 ) -> dict[str, dict[str, str]]:
     """The digests of whole files: path -> algorithm -> hexadecimal digits.
 
@@ -89,6 +91,8 @@ def digest_files(
         cancelled: Called between two buffers, never by two threads at once.
         progress: Called with the bytes read and the bytes in all, between two buffers, never by two threads at once.
         workers: Files read at the same time; by default one for each core that this process may use.
+        steady: Filled with the state of each file that was the same before and after it was read: as long as a file
+            has that state, it has these digests. Not of files that a change within one clock step leaves the same.
 
     Raises:
         OSError: a file cannot be read; ``filename`` is its path in ``files``.
@@ -97,7 +101,8 @@ def digest_files(
         CancelledError: ``cancelled()`` was true.
     """
     jobs = [_Job(FileRange(path), algorithms) for path, algorithms in files.items()]
-    found = _Digesting(root, jobs, follow, cancelled, progress, workers or _cores()).run()
+    digesting = _Digesting(root, jobs, follow, cancelled, progress, workers or _cores(), steady)
+    found = digesting.run()
     return {
         job.range.path: {name: digest.hex() for name, digest in zip(job.algorithms, digests, strict=True)}
         for job, digests in zip(jobs, found, strict=True)
@@ -151,6 +156,7 @@ class _Digesting:
         cancelled: Callable[[], bool],
         progress: Callable[[int, int], None],
         workers: int,
+        steady: dict[str, FileState] | None = None,
     ) -> None:
         self._root = root
         self._jobs = jobs
@@ -158,6 +164,7 @@ class _Digesting:
         self._cancelled = cancelled
         self._progress = progress
         self._workers = workers
+        self._steady = steady
         self._lengths = [job.length(root) for job in jobs]
         self._total = sum(self._lengths)
         # The largest first, so that no worker is left alone with one at the end.
@@ -197,13 +204,16 @@ class _Digesting:
         most = sys.maxsize if where.end is None else where.end - where.start
         try:
             with open_beneath(self._root, where.path, follow=self._follow) as file:
-                size = os.fstat(file.fileno()).st_size
-                hashers = [new_hasher(name, size, threads=large) for name in job.algorithms]
+                status = os.fstat(file.fileno())
+                clear = self._steady is not None and wait_for_clock(status.st_ctime_ns)
+                hashers = [new_hasher(name, status.st_size, threads=large) for name in job.algorithms]
                 file.seek(where.start)
                 if large and length > LARGE_BUFFER_BYTES:
                     read = self._stream_ahead(file, most, hashers)
                 else:
                     read = self._stream(file, most, hashers, buffer)
+                if self._steady is not None and clear and file_state(os.fstat(file.fileno())) == file_state(status):
+                    self._steady[where.path] = file_state(status)
         except OSError as error:
             raise OSError(error.errno, error.strerror, where.path) from error
         if where.end is not None and read < most:

@@ -16,10 +16,17 @@ from typing import Final
 from repoagent.beneath.opening import check_file, open_directory, relative_parts, shown, status_beneath
 from repoagent.errors import UnavailableError
 
-__all__ = ["Watched", "unchanged"]
+__all__ = ["FileState", "Watched", "file_state", "unchanged", "wait_for_clock"]
 
 _CLOCK_STEP_NS: Final = 20_000_000
 """Two changes within one step of the kernel's clock can have one time: as long as that a change counts as recent."""
+
+_SECOND_NS: Final = 1_000_000_000
+_COARSE_CLOCK: Final = 5
+"""``CLOCK_REALTIME_COARSE``, by which the kernel sets the times of files."""
+
+FileState = tuple[int, int, int, int, int]
+"""A file as it was at some time: device, number, size, and the times of the last changes of content and of status."""
 
 _Seen = tuple[str, int, int, int]
 """A directory: its path, device, number, and time of the last change."""
@@ -59,6 +66,25 @@ class Watched:
         if _look(*self._where) != self._before:
             what = shown(self._where[1]) if self._where[1] else "the directory"
             raise UnavailableError(f"{what} of the model changed while it was read; load it again")
+
+
+def file_state(status: os.stat_result) -> FileState:
+    """The state of a file; one that was changed since has another, unless both changes fell into one clock step."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def wait_for_clock(changed_ns: int) -> bool:
+    """Wait until a change has another time than ``changed_ns``, that of the last change of a file.
+
+    Returns whether that is so after two clock steps: not if the clock was set back, or the filesystem counts seconds.
+    """
+    step = 0 if changed_ns % _SECOND_NS else _SECOND_NS
+    end = time.monotonic_ns() + 2 * _CLOCK_STEP_NS
+    while time.clock_gettime_ns(_COARSE_CLOCK) <= changed_ns + step:
+        if step or time.monotonic_ns() > end:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def _settled(root: Path | str, name: str, follow: bool) -> list[_Seen]:

@@ -1,5 +1,6 @@
 """One agent's view of one load: the implementation of :class:`repoagent.api.AgentModel`."""
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
+from repoagent.beneath import file_state, status_beneath
 from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
@@ -196,6 +198,29 @@ class EntryModel:
         """:attr:`location` as a directory of this machine."""
         return self._load.localize(self._source)
 
+    def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:
+        """The digests of files at :attr:`location`."""
+        self._load.check_cancelled()
+        found, read = self._load.digests.digests(
+            self.localize(), files, follow=follow, cancelled=lambda: self.cancelled, progress=self.progress
+        )
+        self._recorder.add(read, 0, None, "")
+        return found
+
+    @property
+    def digests_wanted(self) -> bool:
+        """Whether an agent follows."""
+        return self._load.digests_wanted
+
+    def keep_digests(self, path: Path, status: os.stat_result, digests: Mapping[str, str]) -> None:
+        """Take digests of a file in the acquired location."""
+        if self._acquired is None or not path.is_relative_to(self._acquired):
+            raise InvalidArgumentError(f"keep_digests: '{path.name}' is not in the acquired location")
+        name = path.relative_to(self._acquired).as_posix()
+        if file_state(status_beneath(self._acquired, name, follow=False)) != file_state(status):
+            raise InvalidArgumentError(f"keep_digests: '{path.name}' changed after it was written")
+        self._load.digests.keep(status, digests)
+
     def download(
         self,
         what: str | Sequence[RemoteFile],
@@ -303,6 +328,7 @@ class EntryModel:
 
     def hand_on(self) -> None:
         """After a LOAD that went well: where this entry moved the model to is where it is from now on."""
+        self._load.digests.settle()
         if self._updated:
             self._load.move(self._source, from_effective=self._wrote_file and not self._read_file)
             self._config, self.left_its_config = self._load.config, self._load.left_its_config

@@ -1,6 +1,7 @@
 """The chain: who is called when. The whole of docs/reference/agents-api.md's order of calls is in this file."""
 
 import logging
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from repoagent.api.actions import Action
 from repoagent.api.hooks import LoadEvent
+from repoagent.beneath import walk_beneath
 from repoagent.config import ModelConfig, check
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.loader.agent_calls import reason_of
@@ -90,6 +92,17 @@ class LoadedChain:
         """Whether it is in a directory of this program's own, whose files do not change any more."""
         return self._load.private
 
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every file at :attr:`location`, which is on this machine; read are those not known already.
+
+        Raises:
+            RepoAgentError, OSError: a file cannot be read.
+        """
+        root = Path(self.source.root)
+        names = [path for path, mode, _ in walk_beneath(root, follow=True) if stat.S_ISREG(mode)]
+        found, _ = self._load.digests.digests(root, dict.fromkeys(names, ("sha256",)), follow=True)
+        return {path: digests["sha256"] for path, digests in found.items()}
+
     @property
     def report(self) -> LoadReport:
         """The report as it stands."""
@@ -114,6 +127,7 @@ class LoadedChain:
         with self._lock:
             for index, planned in enumerate(plan):
                 self._load.check_cancelled()
+                self._load.digests_wanted = index + 1 < len(plan)
                 self._enter(index, planned)
             self._load.check_cancelled()
             self._settle()

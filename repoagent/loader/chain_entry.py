@@ -131,19 +131,19 @@ def open_entry(
         agent = pool.acquire(planned.name)
     try:
         if agent.guard or planned.origin == "policy":
-            _isolate(load, recorder)
+            _isolate(load, recorder, hashed=agent.compares_digests)
     except BaseException:
         _release(pool, planned.name, recorder)
         raise
     return ChainEntry(index, planned, agent, pool, load, recorder)
 
 
-def _isolate(load: LoadContext, recorder: EntryRecorder) -> None:
+def _isolate(load: LoadContext, recorder: EntryRecorder, *, hashed: bool) -> None:
     started = time.monotonic()
     with measured(recorder, "SNAPSHOT", only_failures=True):
-        copied = load.isolate()
-    if copied:
-        recorder.add(0, 0, None, f"private snapshot in {time.monotonic() - started:.3f} s")
+        copied = load.isolate(hashed=hashed)
+    if copied is not None:
+        recorder.add(0, 0, None, f"private snapshot in {time.monotonic() - started:.3f} s, {copied} bytes")
 
 
 def _release(pool: AgentPool, name: str, recorder: EntryRecorder) -> None:

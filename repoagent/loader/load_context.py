@@ -11,6 +11,7 @@ from typing import Final
 
 from repoagent.api.report import amount_text
 from repoagent.audit import NO_AUDIT, Audit
+from repoagent.beneath.kept_digests import KeptDigests
 from repoagent.config import ModelConfig
 from repoagent.config.pbtxt import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
@@ -113,6 +114,9 @@ class LoadContext:
         self.directories = directories
         self.services = services
         self.moved = False
+        self.digests = KeptDigests(self.holds)
+        """Those of files in private directories."""
+        self.digests_wanted = False
         self._overridden = overridden
         self._cancelled = cancelled
         self._on_progress = on_progress
@@ -230,26 +234,27 @@ class LoadContext:
         """Whether an agent moved the model to a place without a configuration file."""
         return self.moved and self.place.config_text is None
 
-    def isolate(self) -> bool:
+    def isolate(self, *, hashed: bool = False) -> int | None:
         """Go on with a private copy of the model, so that no one outside can change what is judged now.
 
-        Returns whether one had to be made: what an earlier agent of this load made is private already, and what lies
-        in the cache is read-only.
+        Returns how many bytes were copied, None if no copy had to be made: what an earlier agent of this load made is
+        private already, and what lies in the cache is read-only. ``hashed``: with SHA-256 of what is copied.
 
         Raises:
             UnavailableError: the configuration file changed between the start of the load and the copy.
         """
         source = self.place.source
         if not source.is_remote and self._is_private(Path(source.root)):
-            return False
-        copied = self.local_source(self._private_copy(source))
+            return None
+        path, size = self._private_copy(source, hashed)
+        copied = self.local_source(path)
         text = self.services.config_text(copied, self.config_file)
         if text != self.place.config_text and not self._overridden:
             raise UnavailableError(
                 f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"
             )
         self.place = ModelLocation(copied, text)
-        return True
+        return size
 
     def new_directory(self, label: str) -> Path:
         """A new, empty private directory of this load; its owner removes it when it is not needed any more."""
@@ -272,12 +277,14 @@ class LoadContext:
         cache = self.services.cache
         return self.directories.holds(path) or (cache is not None and path.is_relative_to(cache.path))
 
-    def _private_copy(self, source: ModelSource) -> Path:
+    def _private_copy(self, source: ModelSource, hashed: bool) -> tuple[Path, int]:
         if source.is_remote:
-            return self.localize(source)
+            return self.localize(source), 0
         target = self.directories.get(f"snapshot-{next(self._numbers)}")
-        snapshot(Path(source.root), target, cancelled=lambda: self.cancelled)
-        return target
+        keep = self.digests.keep if hashed else None
+        size = snapshot(Path(source.root), target, cancelled=lambda: self.cancelled, hashed=keep)
+        self.digests.settle()
+        return target, size
 
     def progress_sink(self, agent: str) -> Callable[[int, int | None, str], None]:
         """A cheap function for ``AgentModel.progress``: at most twenty calls a second get through, and the last."""

@@ -23,7 +23,7 @@ STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
         "workspace directory": "repoagent.storage.workspaces.workspace:Workspace.directory",
         "workspace close": "repoagent.storage.workspaces.workspace:Workspace.close",
         "snapshot": "repoagent.storage.transfer.snapshot:snapshot",
-        "snapshot file": "repoagent.storage.transfer.snapshot:_copy_file",
+        "snapshot file": "repoagent.storage.transfer.snapshot:_Copying._file",
         "download": "repoagent.storage.transfer.localize:localize",
         "download part": "repoagent.storage.transfer.partial_file:PartialFile.write",
         "download check": "repoagent.storage.transfer.localize:check_unchanged",

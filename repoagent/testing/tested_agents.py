@@ -41,6 +41,7 @@ def _watched(name: str, found: LoadedAgent, faults: FaultInjection) -> type[Agen
     class Watched(Agent):
         api_version = found.api_version
         guard = found.guard
+        compares_digests = found.compares_digests
 
         def __init__(self) -> None:
             self._agent = found() if isinstance(found, type) else found

@@ -40,6 +40,7 @@ class ChecksumAgent(Agent):
 
     api_version = 1
     guard = True
+    compares_digests = True
 
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
@@ -71,17 +72,14 @@ def _with_standard_manifests(request: Request, root: Path) -> Request:
 
 
 def _observer(model: AgentModel) -> Observer:
-    return Observer(
-        cancelled=lambda: model.cancelled,
-        progress=lambda done, total: model.progress(done, total),
-    )
+    return Observer(digests=model.digests)
 
 
 def _report(model: AgentModel, request: Request, verdict: Verdict) -> None:
     digests = dict(verdict.digests or {})
     if verdict.tree_digest:
         digests["tree"] = verdict.tree_digest
-    model.report(bytes_read=verdict.bytes_read, digests=digests, note=_note(request, verdict))
+    model.report(digests=digests, note=_note(request, verdict))
 
 
 def _note(request: Request, verdict: Verdict) -> str:

@@ -1,13 +1,13 @@
 """Trees of files to check, and a model that the agent can be called with outside of a server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from repoagent.api import AgentModel, ArtifactType, Parameters
+from repoagent.api import AgentModel, ArtifactType, Parameters, digest_files
 from repoagent.testing import write_files
 
 
@@ -34,8 +34,15 @@ class FakeModel:
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
         self.progressed.append((done, total))
 
+    def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:
+        found = digest_files(
+            self.directory, files, follow=follow, cancelled=lambda: self.cancelled, progress=self.progress
+        )
+        self.reports.append({"bytes_read": sum((self.directory / path).stat().st_size for path in files)})
+        return found
+
     def report(self, **what: Any) -> None:
-        self.reports.append(what)
+        self.reports[-1:] = [{**dict(*self.reports[-1:]), **what}]
 
     def as_model(self) -> AgentModel:
         return cast(AgentModel, self)

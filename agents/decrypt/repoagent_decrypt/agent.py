@@ -1,10 +1,12 @@
 """The agent: a model with encrypted files in, a confidential directory with their plaintext out."""
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, CancelledError, Parameters
 from repoagent_decrypt.decryption import decrypting, refuse_unencrypted, scan_encrypted
-from repoagent_decrypt.files.positional import Progress, Workers
+from repoagent_decrypt.files.positional import Digest, Progress, Workers
 from repoagent_decrypt.options import load_keys, parse_parameters
 from repoagent_decrypt.tree import Totals, build_tree
 
@@ -32,8 +34,10 @@ class DecryptAgent(Agent):
             if not options.copy_unencrypted:
                 refuse_unencrypted(tree)
             target = model.acquire_location(confidential=True, size_hint=tree.room)
-            with Workers() as workers:
-                totals = build_tree(tree, target, decrypting(keys, workers), _progress(model, tree.size))
+            with Workers(hashing=model.digests_wanted) as workers:
+                totals = build_tree(
+                    tree, target, decrypting(keys, workers), _progress(model, tree.size), partial(_keep, model)
+                )
         finally:
             keys.wipe()
         model.update_location(target)
@@ -47,6 +51,10 @@ def _progress(model: AgentModel, total: int) -> Progress:
         model.progress(done, total)
 
     return tell
+
+
+def _keep(model: AgentModel, path: Path, digest: Digest) -> None:
+    model.keep_digests(path, digest.status, {"sha256": digest.sha256})
 
 
 def _note(totals: Totals) -> str:

@@ -18,7 +18,7 @@ from repoagent.api import (
     walk_beneath,
 )
 from repoagent_decrypt.files.errors import DecryptError
-from repoagent_decrypt.files.positional import Progress, Sizes, new_file
+from repoagent_decrypt.files.positional import Digest, Progress, Sizes, new_file
 
 __all__ = ["Item", "Totals", "Transform", "Tree", "build_tree", "copy_file", "scan_tree"]
 
@@ -121,6 +121,8 @@ def _check_clashes(items: list[Item], directories: list[str]) -> None:
         seen[item.target] = f"'{item.name}'"
 
 
+Keep = Callable[[Path, Digest], object]
+"""``(file, digest)``: what is known of a file that was made."""
 Transform = Callable[[Path, Path, Progress], Sizes]
 """``(source, new target, progress)``: make one file of another."""
 _STEP: Final = 16 << 20
@@ -136,7 +138,9 @@ class Totals:
     bytes_written: int
 
 
-def build_tree(tree: Tree, target: Path, transform: Transform, progress: Progress) -> Totals:
+def build_tree(
+    tree: Tree, target: Path, transform: Transform, progress: Progress, keep: Keep = lambda _path, _digest: None
+) -> Totals:
     """Fill the existing, empty directory ``target``; every file is for the owner only.
 
     ``progress`` gets the bytes written so far and may raise to stop. Whoever made ``target`` removes it if this raises.
@@ -151,6 +155,8 @@ def build_tree(tree: Tree, target: Path, transform: Transform, progress: Progres
     read = written = 0
     for item in tree.items:
         sizes = _build(tree, item, target / item.target, transform, _shifted(progress, written))
+        if sizes.digest is not None:
+            keep(target / item.target, sizes.digest)
         read += sizes.read
         written += sizes.written
         progress(written)

@@ -39,6 +39,7 @@ class FakeModel:
     cancelled: bool = False
     limits: Limits = DEFAULT_LIMITS
     demanded: bool = False
+    digests_wanted: bool = False
     acquired: list[tuple[bool, int | None]] = field(default_factory=list)
     updated: list[Path] = field(default_factory=list)
     progressed: list[tuple[int, int | None]] = field(default_factory=list)

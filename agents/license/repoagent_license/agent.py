@@ -213,8 +213,8 @@ def _license_grant(model: AgentModel, options: Options, moment: datetime) -> Gra
 
 
 def _check_content(model: AgentModel, terms: Terms) -> None:
-    digest, size = model_digest(model.localize(), lambda: model.cancelled)
-    model.report(bytes_read=size, digests={"model": digest})
+    digest = model_digest(model.localize(), model)
+    model.report(digests={"model": digest})
     terms.check_content(digest)
 
 

@@ -75,7 +75,7 @@ def issue(
     with _exit_codes():
         if output.exists() and not force:
             raise InvalidArgumentError(f"{output} exists; --force replaces it")
-        digest = model_digest(content)[0] if content else ""
+        digest = model_digest(content) if content else ""
         output.write_bytes(issue_license(_private_key(key), Terms(models, begin, end, hosts, digest, licensee)))
     click.echo(f"{output}: {', '.join(models)} until {end.isoformat()}")
 

@@ -2,11 +2,10 @@
 
 import hashlib
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import NotFoundError, UnsafePathError, digest_files, read_small_file, walk_beneath
+from repoagent.api import AgentModel, NotFoundError, UnsafePathError, digest_files, read_small_file, walk_beneath
 
 __all__ = ["host_id", "model_digest"]
 
@@ -33,24 +32,25 @@ def host_id(places: tuple[Path, ...] = _PLACES) -> str:
     )
 
 
-def model_digest(root: Path, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, int]:
-    """The digest of all files in version directories, ``sha256:...``, and how many bytes they have.
+def model_digest(root: Path, model: AgentModel | None = None) -> str:
+    """The digest of all files in version directories, ``sha256:...``; ``model``, if there is one, has those of files.
 
     It is the SHA-256 of the sorted lines ``SHA256 (1/model.onnx) = ...``, as
     ``sha256sum --tag FILES | LC_ALL=C sort | sha256sum`` prints it.
 
     Raises:
         UnsafePathError: a link or a special file in a version directory, or a name that no line can have.
-        CancelledError: ``cancelled()`` was true.
+        CancelledError: the load was cancelled.
     """
-    sizes = {}
-    for name, mode, size in walk_beneath(root, skip=_outside_versions):
+    names = []
+    for name, mode, _ in walk_beneath(root, skip=_outside_versions):
         _check_name(name)
         if not stat.S_ISDIR(mode):
-            sizes[name] = size
-    digests = digest_files(root, dict.fromkeys(sizes, ("sha256",)), cancelled=cancelled)
+            names.append(name)
+    wanted = dict.fromkeys(names, ("sha256",))
+    digests = digest_files(root, wanted) if model is None else model.digests(wanted)
     lines = sorted((f"SHA256 ({path}) = {found['sha256']}\n" for path, found in digests.items()), key=str.encode)
-    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}", sum(sizes.values())
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
 def _outside_versions(name: str) -> bool:

@@ -159,7 +159,7 @@ def test_a_license_for_this_content_refuses_any_other(
     harness: AgentHarness, model_repo: ModelRepo, issue: Issue, tmp_path: Path
 ) -> None:
     model = model_repo.add("m", {"1/a/b.bin": b"weights", "1/c": b""}, agents=[("license", LICENSE)])
-    digest, size = model_digest(model)
+    digest = model_digest(model)
     names = sorted(str(path.relative_to(model)) for path in model.glob("[0-9]*/**/*") if path.is_file())
     lines = subprocess.run(["sha256sum", "--tag", *names], cwd=model, capture_output=True, check=True).stdout
     expected = hashlib.sha256(b"".join(sorted(lines.splitlines(keepends=True)))).hexdigest()
@@ -168,7 +168,10 @@ def test_a_license_for_this_content_refuses_any_other(
     outcome = harness.run(model)
     assert outcome.loaded
     action = outcome.report.entries[0].actions[0]
-    assert (action.bytes_read, action.digests) == (size, {"model": digest})
+    assert (action.bytes_read, action.digests) == (
+        sum((model / name).stat().st_size for name in names),
+        {"model": digest},
+    )
     (model / "1/c").write_bytes(b"x")
     assert "the license is for other content: expected sha256:" in str(harness.run(model).error)
 

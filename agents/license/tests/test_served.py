@@ -68,7 +68,7 @@ def core(tmp_path: Path, private_key: Ed25519PrivateKey, public_pem: bytes) -> I
     (tmp_path / "vendor.pem").write_bytes(public_pem)
     (model / "config.pbtxt").write_text(CONFIG % (tmp_path / "vendor.pem"))
     now = datetime.now(UTC)
-    terms = Terms(("m",), now, now + timedelta(hours=1), (), model_digest(model)[0], "ACME")
+    terms = Terms(("m",), now, now + timedelta(hours=1), (), model_digest(model), "ACME")
     (model / "license.json").write_bytes(issue_license(private_key, terms))
     unloads = Unloads()
     options = CoreOptions(

@@ -1,6 +1,6 @@
 """The agent: refuses a model that is not what a trusted signer signed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -115,6 +115,7 @@ class VerifyAgent(Agent):
 
     api_version = 1
     guard = True
+    compares_digests = True
 
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
@@ -181,12 +182,21 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Ve
             coverage,
             cancelled=lambda: model.cancelled,
             progress=lambda done, total: model.progress(done, total),
+            whole=partial(_digests, model, root),
         )
     except VerificationError as error:
         model.report(evidence=evidence(part, None))
         raise VerificationError(f"{part}: {error}" if part else str(error)) from None
     model.report(evidence=evidence(part, verified))
     return verified
+
+
+def _digests(
+    model: AgentModel, root: Path, files: Mapping[str, Sequence[str]], *, follow: bool
+) -> Mapping[str, Mapping[str, str]]:
+    below = root.relative_to(model.localize())
+    found = model.digests({(below / path).as_posix(): names for path, names in files.items()}, follow=follow)
+    return {path: found[(below / path).as_posix()] for path in files}
 
 
 def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
@@ -205,7 +215,9 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
     if not model.demanded:
         notes.append("not demanded by a policy: the model itself names this agent, and can name another key")
     model.report(
-        bytes_read=sum(result.bytes_read for _, result in verified),
+        bytes_read=sum(
+            result.bytes_read for _, result in verified if not all(one.whole for one in result.manifest.resources)
+        ),
         digests=digests,
         note="; ".join(notes),
     )

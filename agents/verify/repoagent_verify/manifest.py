@@ -39,6 +39,11 @@ class Resource:
     """None: the end of the file."""
 
     @property
+    def whole(self) -> bool:
+        """Whether it is a file, not a range."""
+        return self.start == 0 and self.end is None
+
+    @property
     def name(self) -> str:
         """As the statement names it."""
         if self.end is not None:

@@ -1,18 +1,25 @@
 """The files of a model, as the specification enumerates them (sections 6.1, 6.2 and 8.4), and their digests."""
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from repoagent.api import FileRange, InvalidArgumentError, digest_ranges, walk_beneath
 from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization, VerificationError
 
-__all__ = ["File", "Ignored", "Progress", "digests_of", "list_files"]
+__all__ = ["File", "Ignored", "Progress", "WholeFiles", "digests_of", "list_files"]
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
+
+
+class WholeFiles(Protocol):
+    """The digests of whole files, as :meth:`repoagent.api.AgentModel.digests` has them."""
+
+    def __call__(self, files: Mapping[str, Sequence[str]], *, follow: bool) -> Mapping[str, Mapping[str, str]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +76,20 @@ def digests_of(
     *,
     cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
+    whole: WholeFiles | None = None,
 ) -> list[bytes]:
     """The digests of ``resources`` below ``root``, in their order. Their own ``digest`` is not looked at.
+
+    ``whole`` is asked if all are whole files.
 
     Raises:
         CancelledError: ``cancelled()`` was true.
         VerificationError: a file cannot be read, or is shorter than its range.
     """
+    if whole is not None and all(each.whole for each in resources):
+        with _refusing():
+            found = whole({each.path: (how.hash_type,) for each in resources}, follow=how.allow_symlinks)
+            return [bytes.fromhex(found[each.path][how.hash_type]) for each in resources]
     ranges = [FileRange(each.path, each.start, each.end) for each in resources]
     with _refusing():
         return digest_ranges(

@@ -8,7 +8,7 @@ from repoagent_verify.bundle import read_bundle
 from repoagent_verify.manifest import Manifest, Resource, VerificationError
 from repoagent_verify.signatures import Signer, verify_signature
 from repoagent_verify.statement import read_statement
-from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
+from repoagent_verify.tree import File, Ignored, Progress, WholeFiles, digests_of, list_files
 from repoagent_verify.trust_roots import Trust
 
 __all__ = ["Coverage", "Verified", "verify"]
@@ -58,8 +58,9 @@ def verify(
     *,
     cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
+    whole: WholeFiles | None = None,
 ) -> Verified:
-    """Verify the model below ``root``.
+    """Verify the model below ``root``. ``whole`` computes the digests of files, if no range was signed.
 
     Raises:
         VerificationError: the bundle is not valid, its signature is not trusted, or the files are not those signed.
@@ -71,7 +72,7 @@ def verify(
     how = manifest.serialization
     files = list_files(root, coverage.ignored(manifest), allow_symlinks=how.allow_symlinks)
     unsigned = _compare_names(files, manifest, coverage)
-    digests = digests_of(root, manifest.resources, how, cancelled=cancelled, progress=progress)
+    digests = digests_of(root, manifest.resources, how, cancelled=cancelled, progress=progress, whole=whole)
     _compare_digests(manifest.resources, digests)
     signed = {resource.path for resource in manifest.resources}
     read = sum(file.size for file in files if file.path in signed)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,7 +19,8 @@ from repoagent.api.converters import (
     Progressing,
 )
 from repoagent.api.model import Cache
-from repoagent.beneath import open_beneath, status_beneath
+from repoagent.beneath import status_beneath
+from repoagent.beneath.kept_digests import KeptDigests
 from repoagent.config import ModelConfig
 from repoagent.errors import (
     CancelledError,
@@ -35,39 +36,11 @@ from repoagent.loader.converting.provenance import read_product, statement_name,
 from repoagent.loader.converting.registry import Converters, option_values
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_special
 
-__all__ = ["LoadConversion", "Place", "Reporter", "cache_key", "digest_inputs"]
+__all__ = ["LoadConversion", "Place", "Reporter", "cache_key"]
 
 
-_BUFFER_BYTES: Final = 1 << 20
 _LAYOUT: Final = 1
 """Another one when what lies in the cache beside a result changes, so that an older one is not read."""
-
-
-def digest_inputs(
-    source: ConversionSource, names: tuple[str, ...], progress: Progressing, cancelled: Callable[[], bool]
-) -> dict[str, str]:
-    """SHA-256 of each of the files, in hexadecimal digits.
-
-    Raises:
-        UnsafePathError: a name leads out of the directory, or through a link.
-        CancelledError: ``cancelled`` became true.
-    """
-    return {name: _digest(source, name, progress, cancelled) for name in names}
-
-
-def _digest(source: ConversionSource, name: str, progress: Progressing, cancelled: Callable[[], bool]) -> str:
-    digest = hashlib.sha256()
-    with open_beneath(source.directory, name, follow=False) as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        done = 0
-        while data := file.read(_BUFFER_BYTES):
-            digest.update(data)
-            done += len(data)
-            progress(done, size, f"reading {name}")
-            if cancelled():
-                raise CancelledError("the conversion was given up: the load was cancelled")
-    return digest.hexdigest()
 
 
 def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPlan, digests: Mapping[str, str]) -> str:
@@ -119,6 +92,10 @@ class Place(Protocol):
         Raises:
             UnsupportedError: nothing of this load may be kept, or there is no cache.
         """
+
+    @property
+    def digests(self) -> KeptDigests:
+        """The digests that are known of files in private directories."""
 
     def holds(self, path: Path) -> bool:
         """Whether no one but this program changes what is at ``path``."""
@@ -181,7 +158,7 @@ class LoadConversion:
         """See :meth:`repoagent.api.Conversion.write`."""
         refuse_existing(target, (self._plan.output, statement_name(self._plan)), self._source.label)
         started = time.monotonic()
-        digests = digest_inputs(self._source, self._plan.inputs, self._progress, self._is_cancelled)
+        digests, read = self._digest_inputs()
         before = {path.relative_to(target).as_posix() for path in target.rglob("*")}
         how, written = self._obtain(target, digests)
         files = tuple(
@@ -194,7 +171,7 @@ class LoadConversion:
             how = f"built after {time.monotonic() - started:.1f} s{how.removeprefix('built')}"
         directory = self._source.label.partition("/")[0]
         self._report(
-            bytes_read=self.input_bytes,
+            bytes_read=read,
             bytes_written=written,
             digests={f"{directory}/{name}": f"sha256:{digest}" for name, digest in digests.items()},
             note=f"{self._source.label}: {' to '.join(self._pair)}, {self._tools()}{how}",
@@ -206,6 +183,16 @@ class LoadConversion:
     def configure(self, config: ModelConfig) -> None:
         """See :meth:`repoagent.api.Conversion.configure`."""
         self._converter.configure(config, self._plan, self._product)
+
+    def _digest_inputs(self) -> tuple[dict[str, str], int]:
+        """SHA-256 of each input, and how many bytes were read for them."""
+        found, read = self._load.digests.digests(
+            self._source.directory,
+            dict.fromkeys(self._plan.inputs, ("sha256",)),
+            cancelled=self._is_cancelled,
+            progress=lambda done, total: self._progress(done, total, "reading"),
+        )
+        return {name: digests["sha256"] for name, digests in found.items()}, read
 
     def _made_plan(self, options: Mapping[str, str]) -> ConversionPlan:
         plan = self._converter.plan(self._source, option_values(self._converter, options))

@@ -1,6 +1,5 @@
 """What was made of what: an in-toto statement beside every result, with the provenance predicate of SLSA."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.api.converters import ConversionPlan, Product
+from repoagent.beneath.digests import digest_files
 from repoagent.errors import InternalError
 from repoagent.nested_text import read_json
 
@@ -20,7 +20,6 @@ _PREDICATE: Final = "https://slsa.dev/provenance/v1"
 _BUILD_TYPE: Final = "urn:repoagent:conversion:v1"
 _BUILDER: Final = "urn:repoagent:converter"
 _MOST_BYTES: Final = 16 << 20
-_BUFFER_BYTES: Final = 1 << 20
 
 
 def statement_name(plan: ConversionPlan) -> str:
@@ -49,7 +48,7 @@ def write_statement(
         raise InternalError(f"the converter from '{pair[0]}' to '{pair[1]}' made {made}, but not {plan.output}")
     statement = {
         "_type": _STATEMENT,
-        "subject": [_subject(directory, name, plan, product, proceed) for name in files],
+        "subject": _subjects(directory, files, plan, product, proceed),
         "predicateType": _PREDICATE,
         "predicate": {
             "buildDefinition": {
@@ -90,21 +89,20 @@ def read_product(directory: Path, plan: ConversionPlan) -> Product:
         raise InternalError(f"{path.name}, the statement beside a kept result, cannot be read: {error}") from error
 
 
-def _subject(
-    directory: Path, name: str, plan: ConversionPlan, product: Product, proceed: Callable[[], None]
-) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with (directory / name).open("rb") as file:
-        while data := file.read(_BUFFER_BYTES):
-            digest.update(data)
-            proceed()
-    described: dict[str, Any] = {"name": name, "digest": {"sha256": digest.hexdigest()}}
-    if name == plan.output:
-        described["annotations"] = dict(product.annotations)
-    return described
+def _subjects(
+    directory: Path, files: Sequence[str], plan: ConversionPlan, product: Product, proceed: Callable[[], None]
+) -> list[dict[str, Any]]:
+    def cancelled() -> bool:
+        proceed()
+        return False
+
+    found = digest_files(directory, dict.fromkeys(files, ("sha256",)), cancelled=cancelled)
+    subjects = _descriptors({name: digests["sha256"] for name, digests in found.items()})
+    next(one for one in subjects if one["name"] == plan.output)["annotations"] = dict(product.annotations)
+    return subjects
 
 
-def _descriptors(digests: Mapping[str, str]) -> Sequence[dict[str, Any]]:
+def _descriptors(digests: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
 
 

@@ -1,10 +1,8 @@
 """What one version of a model consists of, so that a reload knows which versions it need not load again."""
 
-import hashlib
 import logging
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -83,16 +81,14 @@ def contents_of(chain: "LoadedChain") -> Callable[[], Contents | None]:
             lambda: Contents(source.location, tuple(source.contents()), lasting=not source.is_remote), None
         )
     thread = "repoagent-contents" if chain.private else None
-    return _deferred(lambda: Contents("", tuple(_digested(Path(source.root))), lasting=False), thread)
+    return _deferred(lambda: Contents("", _digested(chain), lasting=False), thread)
 
 
-def _digested(root: Path) -> Iterator[FileEntry]:
-    for directory, _, names in os.walk(root, followlinks=True):
-        for name in names:
-            path = Path(directory, name)
-            with path.open("rb") as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
-            yield FileEntry(path.relative_to(root).as_posix(), path.stat().st_size, digest, str(path))
+def _digested(chain: "LoadedChain") -> tuple[FileEntry, ...]:
+    root = Path(chain.source.root)
+    return tuple(
+        FileEntry(path, (root / path).stat().st_size, digest, path) for path, digest in chain.digests().items()
+    )
 
 
 def _deferred(read: Callable[[], Contents], thread_name: str | None) -> Callable[[], Contents | None]:

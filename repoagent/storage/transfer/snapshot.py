@@ -1,9 +1,12 @@
 """A private copy of a model: what is judged in it cannot change any more."""
 
 import fcntl
+import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +18,29 @@ from repoagent.storage.paths.trees import tree_size
 __all__ = ["snapshot"]
 
 _FICLONE: Final = 0x40049409
-_BLOCK: Final = 1 << 20
+_BLOCK: Final = 4 << 20
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def snapshot(source: Path, target: Path, *, cancelled: Callable[[], bool] | None = None) -> None:
+def snapshot(
+    source: Path,
+    target: Path,
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    hashed: Callable[[os.stat_result, Mapping[str, str]], object] | None = None,
+) -> int:
     """Copy the tree ``source`` into the empty or missing directory ``target``.
 
     Files share their blocks where the filesystem can (reflink) and are copied elsewhere. They are never hard links:
     who writes to the original must not write to the copy. ``source`` itself may be a link. Times are not kept.
+    Returns the bytes that were copied, without those of shared blocks.
+
+    Args:
+        source: A directory.
+        target: Where the copy goes.
+        cancelled: Asked between files and blocks.
+        hashed: Called with the status of each copied file and its SHA-256, made of the bytes that were written; not
+            for files that share their blocks, which no byte of went by.
 
     Raises:
         UnsafePathError: there is a link or a special file in ``source``.
@@ -33,28 +50,83 @@ def snapshot(source: Path, target: Path, *, cancelled: Callable[[], bool] | None
     target.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with full_disk(str(target), tree_size(source)):
-            _copy_directory(fd, target, "", cancelled or (lambda: False))
+        with full_disk(str(target), tree_size(source)), ExitStack() as stack:
+            copying = _Copying(stack, cancelled or (lambda: False), hashed)
+            copying.directory(fd, target, "")
+            return copying.bytes
     finally:
         os.close(fd)
 
 
-def _copy_directory(fd: int, target: Path, prefix: str, cancelled: Callable[[], bool]) -> None:
-    # Entries are opened relative to their directory and without following links, so nothing can be swapped under us.
-    for name in sorted(os.listdir(fd)):
-        path = prefix + name
-        _check_cancelled(cancelled)
-        entry = _open_entry(fd, name, path)
+class _Copying:
+    """One snapshot. A large file is hashed by a second thread, while this one writes."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        cancelled: Callable[[], bool],
+        hashed: Callable[[os.stat_result, Mapping[str, str]], object] | None,
+    ) -> None:
+        self.bytes = 0
+        self._cancelled = cancelled
+        self._hashed = hashed
+        self._block = memoryview(bytearray(_BLOCK))
+        self._hasher = stack.enter_context(ThreadPoolExecutor(1, "snapshot-digest"))
+
+    def directory(self, fd: int, target: Path, prefix: str) -> None:
+        """Copy what is in ``fd``."""
+        # Entries are opened relative to their directory and without following links, so nothing is swapped under us.
+        for name in sorted(os.listdir(fd)):
+            path = prefix + name
+            self._check_cancelled()
+            entry = _open_entry(fd, name, path)
+            try:
+                status = os.fstat(entry)
+                if stat.S_ISDIR(status.st_mode):
+                    check_depth(path.count("/") + 1, path)
+                    (target / name).mkdir(mode=0o700)
+                    self.directory(entry, target / name, path + "/")
+                else:
+                    self._file(entry, target / name, executable=bool(status.st_mode & stat.S_IXUSR))
+            finally:
+                os.close(entry)
+
+    def _file(self, source: int, target: Path, *, executable: bool) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        copy = os.open(target, flags, 0o700 if executable else 0o600)
         try:
-            status = os.fstat(entry)
-            if stat.S_ISDIR(status.st_mode):
-                check_depth(path.count("/") + 1, path)
-                (target / name).mkdir(mode=0o700)
-                _copy_directory(entry, target / name, path + "/", cancelled)
-            else:
-                _copy_file(entry, target / name, bool(status.st_mode & stat.S_IXUSR), cancelled)
+            try:
+                fcntl.ioctl(copy, _FICLONE, source)
+            except OSError:  # another filesystem, or one that cannot share blocks
+                digest = self._copy(source, copy)
+                if self._hashed is not None:
+                    self._hashed(os.fstat(copy), {"sha256": digest})
         finally:
-            os.close(entry)
+            os.close(copy)
+
+    def _copy(self, source: int, copy: int) -> str:
+        digest = hashlib.sha256()
+        while count := os.readv(source, [self._block]):
+            self._check_cancelled()
+            rest = self._block[:count]
+            hashing = None
+            if self._hashed is not None:
+                if count < _BLOCK:
+                    digest.update(rest)
+                else:
+                    hashing = self._hasher.submit(digest.update, rest)
+            try:
+                while rest:
+                    rest = rest[os.write(copy, rest) :]
+            finally:
+                if hashing is not None:
+                    hashing.result()
+            self.bytes += count
+        return digest.hexdigest()
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled():
+            raise CancelledError("cancelled while copying the model")
 
 
 def _open_entry(directory: int, name: str, path: str) -> int:
@@ -76,29 +148,3 @@ def _check_kind(status: os.stat_result, path: str) -> None:
         raise UnsafePathError(f"{path!r} is a link; a model that is checked may have none")
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
         raise UnsafePathError(f"{path!r} is neither a file nor a directory")
-
-
-def _copy_file(source: int, target: Path, executable: bool, cancelled: Callable[[], bool]) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    copy = os.open(target, flags, 0o700 if executable else 0o600)
-    try:
-        try:
-            fcntl.ioctl(copy, _FICLONE, source)
-        except OSError:  # another filesystem, or one that cannot share blocks
-            _copy_bytes(source, copy, cancelled)
-    finally:
-        os.close(copy)
-
-
-def _copy_bytes(source: int, copy: int, cancelled: Callable[[], bool]) -> None:
-    block = memoryview(bytearray(_BLOCK))
-    while count := os.readv(source, [block]):
-        _check_cancelled(cancelled)
-        rest = block[:count]
-        while rest:
-            rest = rest[os.write(copy, rest) :]
-
-
-def _check_cancelled(cancelled: Callable[[], bool]) -> None:
-    if cancelled():
-        raise CancelledError("cancelled while copying the model")

@@ -62,6 +62,17 @@ class Isolation(Subject):
                     harness.run(model)
                     assert _tree(model) == before
 
+    def test_the_digests_that_it_states_are_those_of_its_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("repoagent.loader.agent_model.EntryModel.digests_wanted", True)
+        with self.open_harness() as harness:
+            chain = harness.load(self.write_model(self.good_model))
+            wrong = [
+                path
+                for path, digest in (chain.digests() if chain.private else {}).items()
+                if hashlib.sha256(chain.files.bytes(path)).hexdigest() != digest
+            ]
+            assert wrong == [], "an agent writes nothing to a file after keep_digests, nor to a location handed on"
+
     def test_nothing_is_left_in_temporary_home_and_working_directory(self) -> None:
         with self.open_harness() as harness:
             self.run_good(harness)

@@ -10,11 +10,12 @@ from typing import Any, Final
 import pytest
 
 from repoagent.api import ConversionSource, Product
+from repoagent.beneath.digests import digest_files
 from repoagent.config import read_text
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import installed, not_installed
 from repoagent.loader.converting.build_process import build_in_child
-from repoagent.loader.converting.conversion import cache_key, digest_inputs
+from repoagent.loader.converting.conversion import cache_key
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.registry import option_values
 from repoagent.storage import Cache
@@ -68,7 +69,8 @@ class PlanShelf:
         """
         source = ConversionSource(model.parent, model.name, f"1/{model.name}", read_text(config))
         plan = self._converter.plan(source, option_values(self._converter, options))
-        digests = digest_inputs(source, plan.inputs, _ignore, _never)
+        found = digest_files(source.directory, dict.fromkeys(plan.inputs, ("sha256",)))
+        digests = {name: one["sha256"] for name, one in found.items()}
         key = cache_key(_PAIR, self._converter.version, plan, digests)
 
         def build(directory: Path) -> None:

@@ -4,12 +4,26 @@ import os
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repoagent_decrypt.age.reader import OpenedPayload, open_payload, plain_pieces
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, plain_shape, sealed_shape
 from repoagent_decrypt.age.writer import AgeWriter, start_payload
-from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, new_file, thread_count, write_at
+from repoagent_decrypt.files.positional import (
+    Job,
+    Progress,
+    Side,
+    Sizes,
+    Workers,
+    digest_of,
+    new_file,
+    thread_count,
+    write_at,
+)
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 __all__ = ["decrypt_file", "encrypt_file"]
 
@@ -40,12 +54,15 @@ def decrypt_file(
     """
     with source.open("rb", buffering=0) as stream:
         payload = open_payload(stream, identities)
+        digest = None
         with new_file(target) as fd:
             if payload.armored:
                 _stream_out(payload, fd, thread_count(workers.threads if workers else None), progress)
             else:
-                _run(_decrypt_job(payload, stream.fileno(), fd), workers, progress)
-        return Sizes(os.fstat(stream.fileno()).st_size, target.stat().st_size)
+                hasher = workers.new_hasher() if workers else None
+                _run(_decrypt_job(payload, stream.fileno(), fd), workers, progress, hasher)
+                digest = digest_of(fd, hasher)
+        return Sizes(os.fstat(stream.fileno()).st_size, target.stat().st_size, digest)
 
 
 def encrypt_file(
@@ -66,9 +83,9 @@ def encrypt_file(
         return Sizes(os.fstat(stream.fileno()).st_size, os.fstat(fd).st_size)
 
 
-def _run(job: Job, workers: Workers | None, progress: Progress | None) -> None:
+def _run(job: Job, workers: Workers | None, progress: Progress | None, hasher: "_Hash | None" = None) -> None:
     with nullcontext(workers) if workers is not None else Workers() as chosen:
-        chosen.run(job, progress)
+        chosen.run(job, progress, hasher)
 
 
 def _decrypt_job(payload: OpenedPayload, source: int, target: int) -> Job:

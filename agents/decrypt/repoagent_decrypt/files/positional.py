@@ -4,6 +4,7 @@ No hand-over of data between threads, so both cores decrypt, read and write at t
 one of the workers, and the only one that calls back.
 """
 
+import hashlib
 import itertools
 import os
 import threading
@@ -12,11 +13,26 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from repoagent_decrypt.files.errors import DamagedError
 
-__all__ = ["Job", "Progress", "Side", "Sizes", "Transform", "Workers", "new_file", "thread_count", "write_at"]
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+__all__ = [
+    "Digest",
+    "Job",
+    "Progress",
+    "Side",
+    "Sizes",
+    "Transform",
+    "Workers",
+    "digest_of",
+    "new_file",
+    "thread_count",
+    "write_at",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +41,21 @@ class Sizes:
 
     read: int
     written: int
+    digest: "Digest | None" = None
+    """Of what was written, where it was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """SHA-256 of a file in hexadecimal digits, and the status of the file after its last byte."""
+
+    sha256: str
+    status: os.stat_result
+
+
+def digest_of(fd: int, hasher: "_Hash | None") -> Digest | None:
+    """What ``hasher`` computed of the file ``fd``, to which nothing more is written."""
+    return None if hasher is None else Digest(hasher.hexdigest(), os.fstat(fd))
 
 
 @contextmanager
@@ -83,16 +114,21 @@ class Workers:
 
     Args:
         threads: How many, the calling thread included; by default one per CPU, at most 8.
+        hashing: Whether who decrypts with them should compute digests of the plaintext.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, *, hashing: bool = False) -> None:
         self.threads: Final = thread_count(threads)
+        self.hashing = hashing
         self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "decrypt-file")
         self._buffers = threading.local()
 
-    def run(self, job: Job, progress: Progress | None = None) -> int:
-        """Do all batches; returns the bytes written. The first error of any thread stops all and is raised."""
-        turns = _Turns(job.batches)
+    def run(self, job: Job, progress: Progress | None = None, hasher: "_Hash | None" = None) -> int:
+        """Do all batches; returns the bytes written. The first error of any thread stops all and is raised.
+
+        ``hasher`` gets the output of the batches in order: while one thread hashes, the others work.
+        """
+        turns = _Turns(job.batches, hasher)
         helpers = min(self.threads, job.batches) - 1
         others = [self._pool.submit(self._work, job, turns, None) for _ in range(helpers)]
         try:
@@ -105,6 +141,10 @@ class Workers:
             # The others may have done the last batches, or all of them.
             progress(turns.written)
         return turns.written
+
+    def new_hasher(self) -> "_Hash | None":
+        """What to hash plaintext with, if that is wanted."""
+        return hashlib.sha256() if self.hashing else None
 
     def close(self) -> None:
         """End the threads."""
@@ -121,7 +161,8 @@ class Workers:
         target = self._buffer("target", job.target.batch)
         try:
             while (number := turns.take()) is not None:
-                turns.done(_one_batch(job, number, source, target))
+                size = _one_batch(job, number, source, target)
+                turns.done(number, target[:size])
                 if progress is not None:
                     progress(turns.written)
         except BaseException:
@@ -139,10 +180,12 @@ class Workers:
 class _Turns:
     """Hands out batch numbers until they are used up or somebody fails."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, hasher: "_Hash | None") -> None:
         self._count = count
+        self._hasher = hasher
+        self._hashed = 0
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._stopped = False
         self.written = 0
 
@@ -151,12 +194,22 @@ class _Turns:
             number = next(self._numbers)
         return None if self._stopped or number >= self._count else number
 
-    def done(self, size: int) -> None:
+    def done(self, number: int, data: memoryview) -> None:
         with self._lock:
-            self.written += size
+            self.written += len(data)
+            if self._hasher is None:
+                return
+            self._lock.wait_for(lambda: self._stopped or self._hashed == number)
+        if not self._stopped:
+            self._hasher.update(data)
+        with self._lock:
+            self._hashed += 1
+            self._lock.notify_all()
 
     def stop(self) -> None:
-        self._stopped = True
+        with self._lock:
+            self._stopped = True
+            self._lock.notify_all()
 
 
 def _one_batch(job: Job, number: int, source: memoryview, target: memoryview) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, new_file, write_at
+from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, digest_of, new_file, write_at
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tink.stream import TAG, SegmentCipher, Shape, header_size, new_header
 
@@ -57,8 +57,11 @@ def decrypt_file(
     with source.open("rb", buffering=0) as stream, new_file(target) as fd:
         opened = _open_first(stream.fileno(), keys)
         write_at(fd, opened.first, 0)
-        workers.run(_decrypt_job(opened, stream.fileno(), fd), progress)
-        return Sizes(opened.shape.sealed, os.fstat(fd).st_size)
+        hasher = workers.new_hasher()
+        if hasher is not None:
+            hasher.update(opened.first)
+        workers.run(_decrypt_job(opened, stream.fileno(), fd), progress, hasher)
+        return Sizes(opened.shape.sealed, os.fstat(fd).st_size, digest_of(fd, hasher))
 
 
 def encrypt_file(
