@@ -18,7 +18,7 @@ from repoagent.storage.paths.trees import tree_size
 __all__ = ["snapshot"]
 
 _FICLONE: Final = 0x40049409
-_BLOCK: Final = 4 << 20
+_BLOCK: Final = 1 << 20
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
