@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 from cryptography import x509
-from repoagent_server.handlers.handlers import Handlers
+from repoagent_server.handlers.operations import Operations
 from repoagent_server.http.router import Router
 from repoagent_server.http.routes import api_routes
 
@@ -139,8 +139,8 @@ def test_the_pod_is_as_narrow_as_the_image_allows(render: Render) -> None:
 
 def test_every_probe_asks_a_route_of_the_server(render: Render) -> None:
     nothing: Any = SimpleNamespace(audit=None, extensions=(), once=None, stream=None)
-    handlers = Handlers.over(nothing, allow_load_parameters=False)
-    router = Router(api_routes(handlers, lambda *_: None, nothing))
+    operations = Operations(nothing)
+    router = Router(api_routes(operations, lambda *_: None, nothing))
     _, container = _pod(render())
     ports = {port["name"] for port in container["ports"]}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):

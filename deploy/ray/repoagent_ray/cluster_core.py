@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from repoagent_server.handlers.operations import Call, Operation, Operations
+from repoagent_server.handlers.restrictions import Api
+
 import repoagent
 from repoagent.api.report import LoadReport
 from repoagent.audit import NO_AUDIT, Audit, current_actor
@@ -14,9 +17,9 @@ from repoagent.serving.tracing.tracer import Tracer
 from repoagent_ray.merging import merged_index, merged_metrics, merged_statistics
 from repoagent_ray.replicas import Replicas
 
-__all__ = ["OF_ONE_SERVER", "ClusterCore"]
+__all__ = ["ClusterCore", "ClusterOperations"]
 
-OF_ONE_SERVER: Final = (
+_OF_ONE_SERVER: Final = (
     "trace and log settings belong to one server, and Ray Serve runs several: set them in `options` of the application"
 )
 _MISSING: Final = frozenset({"sequence", "trace", "logging"})
@@ -154,3 +157,12 @@ def _not_here(request: InferRequest) -> UnsupportedError:
         f"an ingress executes no model: the request for '{request.model_name}' belongs to a replica, to which an "
         "ingress passes it on"
     )
+
+
+class ClusterOperations(Operations):
+    """The operations of an ingress: all but those that are about one server."""
+
+    def run(self, operation: Operation, call: Call) -> Any:
+        if operation.api in (Api.TRACE, Api.LOGGING):
+            raise UnsupportedError(_OF_ONE_SERVER)
+        return super().run(operation, call)

@@ -21,9 +21,9 @@ from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 
-from repoagent.errors import RepoAgentError, UnsupportedError
+from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits
-from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
+from repoagent_ray.cluster_core import ClusterCore, ClusterOperations
 from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once
 from repoagent_ray.message_head import head_of
 from repoagent_ray.replicas import Replicas
@@ -34,7 +34,6 @@ __all__ = ["IngressGrpc"]
 
 _INFER: Final = "ModelInfer"
 _STREAM: Final = "ModelStreamInfer"
-_REFUSED: Final = frozenset({"TraceSetting", "LogSettings"})
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _INVALID: Final = "the message is not valid"
 _GONE: Final = GrpcEnd(grpc.StatusCode.CANCELLED.value[0], "the client has gone")
@@ -114,12 +113,12 @@ class IngressGrpc:
 
     def _assemble(self) -> None:
         loop = asyncio.get_running_loop()
-        made = assemble(self._core, loop, self._pools, limits=self._limits, access=self._access)
+        operations = ClusterOperations(self._core)
+        made = assemble(self._core, loop, self._pools, operations=operations, limits=self._limits, access=self._access)
         self._inference = Inference(
             self._core, Mailbox(loop), access=self._access, protocol="grpc", route=f"/{SERVICE}/{_INFER}"
         )
         plain = {name: made.service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
-        plain |= {name: grpc.unary_unary_rpc_method_handler(_refuse) for name in _REFUSED}
         plain[_INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
         plain[_STREAM] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
         self._guard = made.access
@@ -233,10 +232,6 @@ def _shown_by(context: CallContext) -> Given:
         (name.encode(), value if isinstance(value, bytes) else value.encode(errors="surrogateescape"))
         for name, value in context.invocation_metadata()
     )
-
-
-async def _refuse(_: bytes, __: Any) -> bytes:
-    raise CallEnded(_status(UnsupportedError(OF_ONE_SERVER)))
 
 
 def _status(error: RepoAgentError) -> GrpcEnd:

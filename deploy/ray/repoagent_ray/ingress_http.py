@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from repoagent_server.access import Access
-from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.inference import Inference
-from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.api import metrics_route
 from repoagent_server.http.logged import logged
 from repoagent_server.http.long_work import LongWork
-from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.openai_answers import openai_error
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
@@ -22,8 +20,7 @@ from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 
-from repoagent.errors import UnsupportedError
-from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
+from repoagent_ray.cluster_core import ClusterCore, ClusterOperations
 from repoagent_ray.ingress_openai import openai_routes
 from repoagent_ray.logs import Logs
 from repoagent_ray.replicas import Replicas
@@ -32,8 +29,6 @@ from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack, with
 
 __all__ = ["ingress_service"]
 
-_REFUSED: Final = frozenset({Api.TRACE, Api.LOGGING})
-
 
 def ingress_service(
     core: ClusterCore, replicas: Replicas, settings: Settings, access: Access | None, logs: Logs
@@ -41,14 +36,14 @@ def ingress_service(
     """What an ASGI application needs to serve the replicas. ``access``: who may do what; None lets everybody."""
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        handlers = Handlers.over(core, allow_load_parameters=False)
+        operations = ClusterOperations(core)
         forward = _Forward(replicas, loop, guarded=access is not None)
-        routes = [_route(route) for route in api_routes(handlers, forward.once, forward)]
+        routes = [_route(route) for route in api_routes(operations, forward.once, forward)]
         if settings.allow_openai:
             inference = Inference(core, Mailbox(loop), limits=settings.limits, access=access)
             routes += openai_routes(inference, LongWork(loop, pools.long), forward.openai)
         if settings.allow_ui:
-            routes += ui_routes(handlers.repository, explicit=True)
+            routes += ui_routes(operations, explicit=True)
         if settings.allow_metrics:
             routes.append(metrics_route(core.metrics))
         service = HttpService(Router(routes), loop, pools)
@@ -62,13 +57,7 @@ def ingress_service(
 
 def _route(route: Route) -> Route:
     """``route`` as an ingress has it: what answers at once elsewhere asks replicas here, and waits for them."""
-    if route.api in _REFUSED:
-        return replace(route, inline=None, waiting=None, deferred=None, blocking=_refuse)
-    return route if route.inline is None else replace(route, inline=None, blocking=route.inline)
-
-
-def _refuse(_: Request, __: Params) -> Response:
-    return error_response(UnsupportedError(OF_ONE_SERVER))
+    return replace(route, pool="work") if route.answer is not None and route.pool != "waits" else route
 
 
 class _Forward:

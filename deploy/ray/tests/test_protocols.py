@@ -38,7 +38,7 @@ def _pixels(kind: Any, digit: dict[str, Any], **options: Any) -> Any:
 
 def test_three_replicas_run(app: App) -> None:
     assert len(app.processes()) == 3
-    assert app.all("ask", "live") == [True] * 3
+    assert app.all("ask", "ready") == [True] * 3
 
 
 @pytest.mark.parametrize("model", _DIGITS)

@@ -7,39 +7,23 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from repoagent.audit import Actor
 from repoagent_server.access import Access, AccessError, Caller, Need, Right, Scope
 from repoagent_server.access.credentials import Given
-from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.access.rights import KNOWN, OPEN
+from repoagent_server.handlers.operations import OPERATIONS
 
-__all__ = ["NEEDS", "CallAccess", "acting_client", "code_of"]
+__all__ = ["INFERENCE", "NEEDS", "RPCS", "CallAccess", "code_of"]
 
 _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
-_INFERS: Final = Need(Scope.BODY, Right.INFER)
+RPCS: Final = tuple(operation for operation in OPERATIONS if operation.name)
+"""The operations that gRPC has."""
+INFERENCE: Final = ("ModelInfer", "ModelStreamInfer")
+"""The methods beside the table of operations."""
 
 #: What each method of the service needs. One that is missing here is refused to every client.
-NEEDS: Final[Mapping[str, Need]] = {
-    "ServerLive": OPEN,
-    "ServerReady": OPEN,
-    "ModelReady": for_model(Right.METADATA),
-    "ServerMetadata": KNOWN,
-    "ModelMetadata": for_model(Right.METADATA),
-    "ModelInfer": _INFERS,
-    "ModelStreamInfer": _INFERS,
-    "ModelConfig": for_model(Right.METADATA),
-    "ModelStatistics": for_model(Right.METADATA, unnamed=Scope.LISTED),
-    "RepositoryIndex": listed(Right.METADATA),
-    "RepositoryModelLoad": for_model(Right.MANAGE),
-    "RepositoryModelUnload": for_model(Right.MANAGE),
-    "SystemSharedMemoryStatus": for_all(Right.MANAGE),
-    "SystemSharedMemoryRegister": for_all(Right.MANAGE),
-    "SystemSharedMemoryUnregister": for_all(Right.MANAGE),
-    "CudaSharedMemoryStatus": for_all(Right.MANAGE),
-    "CudaSharedMemoryRegister": for_all(Right.MANAGE),
-    "CudaSharedMemoryUnregister": for_all(Right.MANAGE),
-    "TraceSetting": for_model(Right.MANAGE, unnamed=Scope.SERVER),
-    "LogSettings": for_all(Right.MANAGE),
+NEEDS: Final[Mapping[str, Need]] = dict.fromkeys(INFERENCE, Need(Scope.BODY, Right.INFER)) | {
+    operation.name: operation.needs for operation in RPCS
 }
 
 
@@ -114,10 +98,3 @@ def code_of(error: AccessError) -> Any:
     if error.grpc_status == grpc.StatusCode.UNAUTHENTICATED.value[0]:
         return grpc.StatusCode.UNAUTHENTICATED
     return grpc.StatusCode.PERMISSION_DENIED
-
-
-def acting_client(context: Any, caller: Caller | None) -> Actor:
-    """The client of a call, for the audit log."""
-    name = caller.name if caller is not None else ""
-    manages = caller.manages if caller is not None else None
-    return Actor("client", name, "grpc", context.request_id, context.address, manages)

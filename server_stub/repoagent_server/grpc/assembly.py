@@ -13,8 +13,8 @@ from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.logged import LoggedInferCalls, LoggedInferStreams
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.in_flight import InFlight
@@ -43,6 +43,7 @@ def assemble(
     *,
     allow_load_parameters: bool = False,
     regions: Regions = NO_REGIONS,
+    operations: Operations | None = None,
     forwarding: HeaderForwarding | None = None,
     limits: Limits = DEFAULT_LIMITS,
     access: Access | None = None,
@@ -59,6 +60,7 @@ def assemble(
         pools: Where methods run that take their time.
         allow_load_parameters: Whether load requests may bring a configuration and files.
         regions: The shared memory that clients may register.
+        operations: Answer all but inference; None makes those of ``core``.
         forwarding: Which metadata reach the model as parameters.
         limits: How much one request may hold.
         access: Who may do what; None lets everybody do everything.
@@ -68,7 +70,7 @@ def assemble(
         join: What makes one message of the parts of an inference response; None leaves that to the transport.
     """
     in_flight = in_flight or InFlight()
-    handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
+    operations = operations or Operations(core, allow_load_parameters=allow_load_parameters, regions=regions)
     inference = Inference(
         core,
         Mailbox(loop),
@@ -86,5 +88,5 @@ def assemble(
     calls = make_calls(inference, in_flight, pools.long, request_log)
     streams = make_streams(inference, calls, in_flight, pools.long)
     call_access = None if access is None else CallAccess(access, SERVICE)
-    service = GrpcService(handlers, calls, streams, pools, in_flight, join, call_access)
+    service = GrpcService(operations, calls, streams, pools, in_flight, join, call_access)
     return GrpcMethods(service, calls, call_access)

@@ -22,7 +22,7 @@ from repoagent_server.grpc.response import code_for, details
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Headers, Inference
-from repoagent_server.handlers.server import check_version
+from repoagent_server.handlers.operations import check_version
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox

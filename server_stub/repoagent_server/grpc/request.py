@@ -16,11 +16,11 @@ from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
-from repoagent_server.grpc.shared_memory import read_span
-from repoagent_server.handlers.server import check_version
+from repoagent_server.handlers.operations import check_version
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["Decoded", "read_infer"]
+
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 
@@ -105,7 +105,7 @@ def _read_inputs(
 
 
 def _input_span(entry: _Input, label: RequestLabel, regions: Regions) -> Span | None:
-    span = read_span(entry.name, entry.parameters, regions)
+    span = _span(entry.name, entry.parameters, regions)
     if span is not None and entry.HasField("contents"):
         raise InvalidArgumentError(
             f"unexpected 'content' provided when using shared memory for input tensor '{entry.name}' for model "
@@ -160,7 +160,7 @@ def _read_outputs(
         if output.name in names:
             raise label.error(f"output '{output.name}' already exists in request")
         if output.parameters:
-            span, count = read_span(output.name, output.parameters, regions), _class_count(output)
+            span, count = _span(output.name, output.parameters, regions), _class_count(output)
             if span is not None and count:
                 raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
             if span is not None:
@@ -260,3 +260,42 @@ _SETTERS: Final[Mapping[str, Callable[[AskedFields, pb.InferParameter], None]]] 
     "priority": _priority,
     "timeout": _timeout,
 }
+
+
+_REGION = "shared_memory_region"
+_RANGE = ("shared_memory_offset", "shared_memory_byte_size")
+
+
+def _span(tensor: str, parameters: Mapping[str, pb.InferParameter], regions: Regions) -> Span | None:
+    """Where ``tensor`` lies in shared memory, None if its parameters do not say that it does.
+
+    Raises:
+        InvalidArgumentError: they are incomplete or of the wrong type, or the place lies outside of the region.
+        NotFoundError: there is no such region.
+        UnsupportedError: shared memory is not allowed.
+    """
+    if _REGION not in parameters:
+        for name in _RANGE:
+            if name in parameters:
+                raise InvalidArgumentError(
+                    f"'{name}' can not be specified without '{_REGION}' parameter for tensor '{tensor}'"
+                )
+        return None
+    region = _memory_parameter(tensor, _REGION, parameters, "string_param")
+    # A negative number is a large one, as in Triton.
+    offset, size = (
+        _memory_parameter(tensor, name, parameters, "int64_param") % 2**64 if name in parameters else None
+        for name in _RANGE
+    )
+    if size is None:
+        raise InvalidArgumentError(
+            f"'{_RANGE[1]}' must be specified along with '{_REGION}' parameter for tensor '{tensor}'"
+        )
+    return regions.span(region, offset or 0, size)
+
+
+def _memory_parameter(tensor: str, name: str, parameters: Mapping[str, pb.InferParameter], kind: str) -> Any:
+    parameter = parameters[name]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidArgumentError(f"invalid value type for '{name}' parameter for tensor '{tensor}', expected {kind}.")
+    return getattr(parameter, kind)

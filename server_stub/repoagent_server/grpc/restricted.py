@@ -6,6 +6,7 @@ from grpc_health.v1 import health
 
 from repoagent_server.access import Cause, Denied
 from repoagent_server.access.denials import Denials
+from repoagent_server.grpc.access import INFERENCE, RPCS
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog
@@ -15,28 +16,7 @@ __all__ = ["PROTOCOLS", "RestrictedProtocols"]
 _UNAVAILABLE: Final = 14
 
 #: Which protocol each method of the service belongs to.
-PROTOCOLS: Final = {
-    "ServerLive": Api.HEALTH,
-    "ServerReady": Api.HEALTH,
-    "ModelReady": Api.HEALTH,
-    "ServerMetadata": Api.METADATA,
-    "ModelMetadata": Api.METADATA,
-    "ModelInfer": Api.INFERENCE,
-    "ModelStreamInfer": Api.INFERENCE,
-    "ModelConfig": Api.MODEL_CONFIG,
-    "ModelStatistics": Api.STATISTICS,
-    "RepositoryIndex": Api.MODEL_REPOSITORY,
-    "RepositoryModelLoad": Api.MODEL_REPOSITORY,
-    "RepositoryModelUnload": Api.MODEL_REPOSITORY,
-    "SystemSharedMemoryStatus": Api.SHARED_MEMORY,
-    "SystemSharedMemoryRegister": Api.SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": Api.SHARED_MEMORY,
-    "CudaSharedMemoryStatus": Api.SHARED_MEMORY,
-    "CudaSharedMemoryRegister": Api.SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": Api.SHARED_MEMORY,
-    "TraceSetting": Api.TRACE,
-    "LogSettings": Api.LOGGING,
-}
+PROTOCOLS: Final = dict.fromkeys(INFERENCE, Api.INFERENCE) | {operation.name: operation.api for operation in RPCS}
 
 
 class RestrictedProtocols:

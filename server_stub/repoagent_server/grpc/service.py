@@ -1,29 +1,33 @@
-"""The methods of ``inference.GRPCInferenceService``, registered by hand.
+"""The methods of ``inference.GRPCInferenceService``: what gRPC reads and writes of each operation of the table.
 
 Generated service code would carry the package of our messages in its path; the path must be Triton's.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 
-from repoagent.audit import Actor, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.access import CallAccess, acting_client
+from repoagent_server.grpc.access import RPCS, CallAccess
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
-from repoagent_server.grpc.settings import log_changes, log_message, trace_changes, trace_message
-from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
-from repoagent_server.handlers.handlers import Handlers
-from repoagent_server.handlers.repository import LoadParameters
+from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges
+from repoagent_server.handlers.operations import (
+    Call,
+    LoadParameters,
+    Operation,
+    Operations,
+    check_repository,
+)
+from repoagent_server.handlers.trace_settings import TraceChanges
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
@@ -31,44 +35,19 @@ from repoagent_server.shared.pools import Pools
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 
 SERVICE: Final = "inference.GRPCInferenceService"
+_INFER: Final = "ModelInfer"
+_STOPPING: Final = "Server not ready: it is stopping"
 
 #: Every method but the stream: name -> its two messages.
 METHODS: Final[Mapping[str, tuple[Any, Any]]] = {
     name: (getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"))
-    for name in (
-        "ServerLive",
-        "ServerReady",
-        "ModelReady",
-        "ServerMetadata",
-        "ModelMetadata",
-        "ModelInfer",
-        "ModelConfig",
-        "ModelStatistics",
-        "RepositoryIndex",
-        "RepositoryModelLoad",
-        "RepositoryModelUnload",
-        "SystemSharedMemoryStatus",
-        "SystemSharedMemoryRegister",
-        "SystemSharedMemoryUnregister",
-        "CudaSharedMemoryStatus",
-        "CudaSharedMemoryRegister",
-        "CudaSharedMemoryUnregister",
-        "TraceSetting",
-        "LogSettings",
-    )
+    for name in (_INFER, *(operation.name for operation in RPCS))
 }
 
 #: The parameter of loads and unloads that means one version; Triton has none.
 _VERSION: Final = "version"
 
-#: Those that wait for agents, backends and requests.
-_WAITING: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
-
-#: Those whose answer depends on who asks, beside the right for the model that the message names.
-_KNOWING: Final = frozenset({"ModelStatistics", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"})
-
-Message = TypeVar("Message")
-_Call = Callable[[Any, Context], Awaitable[Any]]
+_Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 class GrpcService:
@@ -76,7 +55,7 @@ class GrpcService:
 
     def __init__(
         self,
-        handlers: Handlers,
+        operations: Operations,
         calls: InferCalls,
         streams: InferStreams,
         pools: Pools,
@@ -87,7 +66,7 @@ class GrpcService:
         """Know what the methods need.
 
         Args:
-            handlers: What answers all but inference.
+            operations: Answer all but inference.
             calls: Answers inference.
             streams: Answers streams of it.
             pools: Where methods run that take their time.
@@ -95,31 +74,40 @@ class GrpcService:
             join: What makes one message of the parts of an inference response; None leaves that to the transport.
             access: Who may do what; None lets everybody do everything.
         """
-        self._server = handlers.server
-        self._repository = handlers.repository
-        self._log = handlers.log
-        self._trace = handlers.trace
+        self._operations = operations
         self._pools = pools
         self._in_flight = in_flight
-        self._regions = handlers.regions
         self.stopping = False
         """Set from any thread: from now on inference, load and unload are refused."""
         self._calls = calls
-        self._join = join
         self._access = access
-        self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
+        self._handlers = {f"/{SERVICE}/{operation.name}": self._unary(operation) for operation in RPCS}
+        # These parse and write their messages by themselves.
+        self._handlers[f"/{SERVICE}/{_INFER}"] = grpc.unary_unary_rpc_method_handler(
+            self._refusing(calls.infer), receive, join
+        )
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._refusing(streams.stream)  # it parses and writes its messages by itself
+            self._refusing(streams.stream)
         )
 
     def service(self, details: Any) -> Any:
         """As grpc's generic handlers: the handler of ``details.method``, None if there is none."""
         return self._handlers.get(details.method)
 
-    def _unary(self, name: str) -> Any:
-        request, response = METHODS[name]
-        if name == "ModelInfer":  # it parses large messages by itself, and answers with the parts of one
-            return grpc.unary_unary_rpc_method_handler(self._refusing(self._calls.infer), receive, self._join)
+    def _refusing(self, method: _Method) -> _Method:
+        """``method``, but not once the server is stopping."""
+
+        async def refused_when_stopping(message: Any, context: Context) -> Any:
+            if self.stopping:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+            return await method(message, context)
+
+        return refused_when_stopping
+
+    def _unary(self, operation: Operation) -> Any:
+        """The handler of an operation, which runs on a thread."""
+        path, pool = f"/{SERVICE}/{operation.name}", getattr(self._pools, operation.pool or "work")
+        request, response = METHODS[operation.name]
 
         def parse(data: bytes | bytearray) -> Any:
             try:
@@ -129,24 +117,6 @@ class GrpcService:
             except RepoAgentError as error:
                 return error  # raised here, it would be an error without its text
 
-        return grpc.unary_unary_rpc_method_handler(self._blocking(name), parse, response.SerializeToString)
-
-    def _refusing(self, call: _Call) -> _Call:
-        """``call``, but not once the server is stopping."""
-
-        async def refused_when_stopping(message: Any, context: Context) -> Any:
-            if self.stopping:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "Server not ready: it is stopping")
-            return await call(message, context)
-
-        return refused_when_stopping
-
-    def _blocking(self, name: str) -> _Call:
-        """A method that may take its time, run on a thread."""
-        method, path, knows = getattr(self, f"_{_snake(name)}"), f"/{SERVICE}/{name}", name in _KNOWING
-        pools = self._pools
-        pool = pools.waits if name in _WAITING else pools.asks if name == "ModelReady" else pools.work
-
         async def run(message: Any, context: Context) -> Any:
             self._in_flight.started()
             try:
@@ -154,10 +124,9 @@ class GrpcService:
                     raise message
                 caller = context.caller
                 if self._access is not None:
-                    caller = self._access.check(path, caller, _model_of(message))
-                call = partial(method, message, caller) if knows else partial(method, message)
-                actor = acting_client(context, caller)
-                return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)
+                    caller = self._access.check(path, caller, _name_in(message))
+                answer = partial(self._answer, operation, message, context, caller)
+                return await asyncio.get_running_loop().run_in_executor(pool, answer)
             except RepoAgentError as error:
                 if isinstance(error, AccessError) and self._access is not None:
                     self._access.report(error, path, address=context.address, request=context.request_id)
@@ -165,144 +134,48 @@ class GrpcService:
             finally:
                 self._in_flight.finished()
 
-        return run
+        return grpc.unary_unary_rpc_method_handler(run, parse, response.SerializeToString)
 
-    def _server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        return pb.ServerLiveResponse(live=self._server.live())
-
-    def _server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=not self.stopping and self._server.ready())
-
-    def _model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._server.model_ready(message.name, message.version))
-
-    def _server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        return pb.ServerMetadataResponse(**self._server.metadata())
-
-    def _model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        return pb.ModelMetadataResponse(**self._server.model_metadata(message.name, message.version))
-
-    def _model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        return config_message(self._server.model_config(message.name, message.version))
-
-    def _model_statistics(
-        self, message: pb.ModelStatisticsRequest, caller: Caller | None
-    ) -> pb.ModelStatisticsResponse:
-        return statistics_message(self._server.statistics(message.name, message.version, caller))
-
-    def _repository_index(
-        self, message: pb.RepositoryIndexRequest, caller: Caller | None
-    ) -> pb.RepositoryIndexResponse:
-        _no_repository_name(message.repository_name)
-        entries = self._repository.index(message.ready, caller)
-        return pb.RepositoryIndexResponse(models=[_model_index(entry) for entry in entries])
-
-    def _repository_model_load(
-        self, message: pb.RepositoryModelLoadRequest, caller: Caller | None
-    ) -> pb.RepositoryModelLoadResponse:
-        self._check_running()
-        _no_repository_name(message.repository_name)
-        parameters = LoadParameters()
-        for name, parameter in message.parameters.items():
-            if name != _VERSION:
-                parameters.add(name, _load_value(name, parameter))
-        self._repository.load(message.model_name, parameters, caller, version=_version(message.parameters))
-        return pb.RepositoryModelLoadResponse()
-
-    def _repository_model_unload(
-        self, message: pb.RepositoryModelUnloadRequest, caller: Caller | None
-    ) -> pb.RepositoryModelUnloadResponse:
-        self._check_running()
-        _no_repository_name(message.repository_name)
-        dependents, version = _unload_dependents(message), _version(message.parameters)
-        self._repository.unload(message.model_name, unload_dependents=dependents, caller=caller, version=version)
-        return pb.RepositoryModelUnloadResponse()
-
-    def _system_shared_memory_status(
-        self, message: pb.SystemSharedMemoryStatusRequest
-    ) -> pb.SystemSharedMemoryStatusResponse:
-        return status_message(self._regions.status(message.name))
-
-    def _system_shared_memory_register(
-        self, message: pb.SystemSharedMemoryRegisterRequest
-    ) -> pb.SystemSharedMemoryRegisterResponse:
-        self._regions.register(message.name, message.key, message.offset, message.byte_size)
-        return pb.SystemSharedMemoryRegisterResponse()
-
-    def _system_shared_memory_unregister(
-        self, message: pb.SystemSharedMemoryUnregisterRequest
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
-        self._regions.unregister(message.name)
-        return pb.SystemSharedMemoryUnregisterResponse()
-
-    def _cuda_shared_memory_status(
-        self, message: pb.CudaSharedMemoryStatusRequest
-    ) -> pb.CudaSharedMemoryStatusResponse:
-        self._regions.check_cuda(message.name)
-        return pb.CudaSharedMemoryStatusResponse()
-
-    def _cuda_shared_memory_register(self, message: pb.CudaSharedMemoryRegisterRequest) -> None:
-        self._regions.register_cuda(message.name)
-
-    def _cuda_shared_memory_unregister(
-        self, _: pb.CudaSharedMemoryUnregisterRequest
-    ) -> pb.CudaSharedMemoryUnregisterResponse:
-        # Clients call this without having registered anything; it succeeds in Triton too.
-        return pb.CudaSharedMemoryUnregisterResponse()
-
-    def _trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        self._trace.check_model(message.model_name)
-        self._trace.update(message.model_name, trace_changes(message))
-        return trace_message(self._trace.settings(message.model_name))
-
-    def _log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        self._log.update(log_changes(message))
-        return log_message(self._log.settings())
-
-    def _check_running(self) -> None:
-        if self.stopping:
-            raise UnavailableError("Server not ready: it is stopping")
+    def _answer(self, operation: Operation, message: Any, context: Context, caller: Caller | None) -> Any:
+        """On a thread: the answer to ``message``."""
+        stopping, name = self.stopping, operation.name
+        if stopping and not operation.while_stopping:
+            raise UnavailableError(_STOPPING)
+        version, read = getattr(message, "version", ""), partial(_READ.get(name, _nothing), message)
+        call = Call(caller, "grpc", context.request_id, context.address, _name_in(message), version, read)
+        result = self._operations.run(operation, call)
+        if name in _FLAGS:
+            result = {_FLAGS[name]: result and not (stopping and name == "ServerReady")}
+        write = _WRITE.get(name)
+        return write(result) if write is not None else METHODS[name][1](**(result or {}))
 
 
-def _model_of(message: Any) -> str:
-    """The model that a message names, in one of two fields; empty if it names none. A region is not a model, and the
-    methods that have one need a right for all models."""
+def _name_in(message: Any) -> str:
+    """The model, or the region of shared memory, that a message names; empty if it names none."""
     name: str = getattr(message, "model_name", "") or getattr(message, "name", "")
     return name
 
 
-def _as(actor: Actor, call: Callable[[], Any]) -> Any:
-    with acting_as(actor):
-        return call()
+# What each operation reads of the rest of a message.
 
 
-def _snake(name: str) -> str:
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+def _nothing(_: Any) -> None:
+    """Of an operation for which the name says everything."""
 
 
-def _no_repository_name(name: str) -> None:
-    if name:
-        raise UnsupportedError("'repository_name' specification is not supported")
+def _wants_ready(message: pb.RepositoryIndexRequest) -> bool:
+    check_repository(message.repository_name)
+    return message.ready
 
 
-def _unload_dependents(message: pb.RepositoryModelUnloadRequest) -> bool:
-    parameter = message.parameters.get("unload_dependents")
-    if parameter is None:
-        return False
-    if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise InvalidArgumentError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
-    return bool(parameter.bool_param)
-
-
-def _version(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> str:
-    """The only version that a load or an unload is about; "" for the whole model."""
-    parameter = parameters.get(_VERSION)
-    if parameter is None:
-        return ""
-    kind = parameter.WhichOneof("parameter_choice")
-    if kind not in ("int64_param", "string_param") or not (version := str(getattr(parameter, kind))):
-        raise InvalidArgumentError(f"invalid value for '{_VERSION}' parameter, expected the number of a version.")
-    return version
+def _load_parameters(message: pb.RepositoryModelLoadRequest) -> LoadParameters:
+    check_repository(message.repository_name)
+    parameters = LoadParameters()
+    for name, parameter in message.parameters.items():
+        if name != _VERSION:
+            parameters.add(name, _load_value(name, parameter))
+    parameters.version = _version(message.parameters)
+    return parameters
 
 
 def _load_value(name: str, parameter: pb.ModelRepositoryParameter) -> str | bytes:
@@ -316,7 +189,130 @@ def _load_value(name: str, parameter: pb.ModelRepositoryParameter) -> str | byte
     return value
 
 
-def _model_index(entry: Mapping[str, str]) -> pb.RepositoryIndexResponse.ModelIndex:
-    """One line of the index. The protocol has no field for a namespace."""
-    fields = {name: value for name, value in entry.items() if name != "namespace"}
-    return pb.RepositoryIndexResponse.ModelIndex(**fields)
+def _unload_parameters(message: pb.RepositoryModelUnloadRequest) -> tuple[bool, str]:
+    check_repository(message.repository_name)
+    parameter = message.parameters.get("unload_dependents")
+    if parameter is not None and parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidArgumentError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    return parameter is not None and parameter.bool_param, _version(message.parameters)
+
+
+def _version(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> str:
+    """The only version that a load or an unload is about; "" for the whole model."""
+    parameter = parameters.get(_VERSION)
+    if parameter is None:
+        return ""
+    kind = parameter.WhichOneof("parameter_choice")
+    if kind not in ("int64_param", "string_param") or not (version := str(getattr(parameter, kind))):
+        raise InvalidArgumentError(f"invalid value for '{_VERSION}' parameter, expected the number of a version.")
+    return version
+
+
+_LISTS = frozenset({"trace_level", "trace_file"})
+
+
+def _trace_changes(message: pb.TraceSettingRequest) -> TraceChanges:
+    """The settings in ``message``; one without a value takes a change back.
+
+    Raises:
+        InvalidArgumentError: a number has several values.
+    """
+    changes: dict[str, str | Sequence[str] | None] = {}
+    for name, setting in message.settings.items():
+        values = list(setting.value)
+        if name in _LISTS:
+            changes[name] = values or None
+        elif len(values) > 1:
+            raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+        else:
+            changes[name] = values[0] if values else None
+    return changes
+
+
+def _trace_message(settings: Mapping[str, str | list[str]]) -> pb.TraceSettingResponse:
+    """The settings as a message."""
+    message = pb.TraceSettingResponse()
+    for name, value in settings.items():
+        message.settings[name].value.extend([value] if isinstance(value, str) else value)
+    return message
+
+
+#: Setting -> the field that carries it, and what Triton calls its type.
+_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
+    "log_file": ("string_param", "string"),
+    "log_info": ("bool_param", "boolean"),
+    "log_warning": ("bool_param", "boolean"),
+    "log_error": ("bool_param", "boolean"),
+    "log_verbose_level": ("uint32_param", "int32"),
+    "log_format": ("string_param", "string"),
+}
+
+
+def _log_changes(message: pb.LogSettingsRequest) -> LogChanges:
+    """What ``message`` asks for, checked in Triton's order; names that are not known ask for nothing.
+
+    Raises:
+        InvalidArgumentError: a value has the wrong type, or the format is not known.
+        UnsupportedError: the file of the log is to be another one.
+    """
+    settings = message.settings
+    if "log_file" in settings:
+        raise UnsupportedError(LOG_FILE_IS_FIXED)
+    values = {name: _value(name, settings[name]) for name in _FIELDS if name in settings}
+    log_format = values.get("log_format")
+    if log_format is not None and log_format not in LOG_FORMATS:
+        raise InvalidArgumentError(f"invalid argument for log_format, got: {log_format}")
+    return LogChanges(
+        info=values.get("log_info"),
+        warning=values.get("log_warning"),
+        error=values.get("log_error"),
+        verbose_level=values.get("log_verbose_level"),
+        format=log_format,
+    )
+
+
+def _value(name: str, value: pb.LogSettingsRequest.SettingValue) -> Any:
+    field, kind = _FIELDS[name]
+    if value.WhichOneof("parameter_choice") != field:
+        raise InvalidArgumentError(f"expect {kind} for '{name}'")
+    return getattr(value, field)
+
+
+def _log_message(settings: Mapping[str, Any]) -> pb.LogSettingsResponse:
+    """The settings as a message."""
+    message = pb.LogSettingsResponse()
+    for name, value in settings.items():
+        setattr(message.settings[name], _FIELDS[name][0], value)
+    return message
+
+
+def _index_message(entries: list[dict[str, Any]]) -> pb.RepositoryIndexResponse:
+    """The protocol has no field for a namespace."""
+    shown = [{name: value for name, value in entry.items() if name != "namespace"} for entry in entries]
+    return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in shown])
+
+
+def _regions_message(regions: list[dict[str, Any]]) -> pb.SystemSharedMemoryStatusResponse:
+    status = pb.SystemSharedMemoryStatusResponse.RegionStatus
+    return pb.SystemSharedMemoryStatusResponse(regions={region["name"]: status(**region) for region in regions})
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "RepositoryIndex": _wants_ready,
+    "RepositoryModelLoad": _load_parameters,
+    "RepositoryModelUnload": _unload_parameters,
+    "LogSettings": _log_changes,
+    "TraceSetting": _trace_changes,
+    "SystemSharedMemoryRegister": lambda message: (message.key, message.offset, message.byte_size),
+}
+_FLAGS: Final = {"ServerLive": "live", "ServerReady": "ready", "ModelReady": "ready"}
+"""The answers with one field."""
+_WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "ModelConfig": config_message,
+    "ModelStatistics": statistics_message,
+    "RepositoryIndex": _index_message,
+    "LogSettings": _log_message,
+    "TraceSetting": _trace_message,
+    "SystemSharedMemoryStatus": _regions_message,
+}
+"""The others have the names of the result as fields."""

@@ -8,7 +8,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedEr
 from repoagent.serving.tracing.trace_settings import LEVELS
 from repoagent_server.shared.core import Core
 
-__all__ = ["TraceChanges", "TraceSettingsHandler"]
+__all__ = ["TraceChanges", "check_model", "update_traces"]
 
 TraceChanges: TypeAlias = Mapping[str, str | Sequence[str] | None]
 """Setting -> its new value as a text, the levels as a list; None takes a change back. What is not known is left out."""
@@ -23,60 +23,46 @@ _INT32: Final = range(-(2**31), 2**31)
 _NUMBER: Final = re.compile(r"\s*([+-]?[0-9]+)")
 
 
-class TraceSettingsHandler:
-    """Reads and changes the settings for all models (the name is empty), or for one."""
+def check_model(core: Core, model: str) -> None:
+    """Refuse a model that is not there before anything else of a request is looked at."""
+    if model and not core.model_loaded(model):
+        raise InvalidArgumentError(f"Request for unknown model : {model}")
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
 
-    def settings(self, model: str) -> dict[str, str | list[str]]:
-        """Those in force, under Triton's names and in its order.
+def update_traces(core: Core, model: str, changes: TraceChanges) -> None:
+    """Change the settings of ``model``, or for "" those of all models: all changes or, where one is refused, none.
 
-        Raises:
-            InvalidArgumentError: there is no such model that is ready.
-        """
-        self.check_model(model)
-        return self._core.tracer.settings(model).to_dict()
+    Raises:
+        InvalidArgumentError: a value makes no sense, or with these values nothing could be traced although a level is
+            set.
+        UnsupportedError: another file is asked for. Only the operator names files that the server writes.
+        AuditError: the changes cannot be recorded, and must be.
+    """
+    if "trace_file" in changes:
+        raise UnsupportedError("trace file location can not be updated through network protocol")
+    wanted: dict[str, str | Sequence[str] | None] = {}
+    if "trace_level" in changes:
+        levels = _levels(changes["trace_level"])
+        if levels is None or levels:
+            wanted["trace_level"] = levels
+    for name, allowed in _NUMBERS.items():
+        if name in changes:
+            value = changes[name]
+            wanted[name] = None if value is None else _number(name, str(value), allowed)
+    if wanted:
+        _update(core, model, wanted)
 
-    def check_model(self, model: str) -> None:
-        """Refuse a model that is not there before anything else of a request is looked at."""
-        if model and not self._core.model_loaded(model):
-            raise InvalidArgumentError(f"Request for unknown model : {model}")
 
-    def update(self, model: str, changes: TraceChanges) -> None:
-        """Make the changes, all of them or, where one is refused, none.
-
-        Raises:
-            InvalidArgumentError: there is no such model, a value makes no sense, or with these values nothing could be
-                traced although a level is set.
-            UnsupportedError: another file is asked for. Only the operator names files that the server writes.
-            AuditError: the changes cannot be recorded, and must be.
-        """
-        self.check_model(model)
-        if "trace_file" in changes:
-            raise UnsupportedError("trace file location can not be updated through network protocol")
-        wanted: dict[str, str | Sequence[str] | None] = {}
-        if "trace_level" in changes:
-            levels = _levels(changes["trace_level"])
-            if levels is None or levels:
-                wanted["trace_level"] = levels
-        for name, allowed in _NUMBERS.items():
-            if name in changes:
-                value = changes[name]
-                wanted[name] = None if value is None else _number(name, str(value), allowed)
-        if wanted:
-            self._update(model, wanted)
-
-    def _update(self, model: str, wanted: dict[str, str | Sequence[str] | None]) -> None:
-        tracer, audit = self._core.tracer, self._core.audit
-        before = tracer.settings(model).to_dict()
-        what = {"setting": "trace", "model": model, "before": {name: before.get(name) for name in wanted}}
-        audit.demand("settings", "accepted", {**what, "change": wanted})
-        try:
-            tracer.update(wanted, model)
-        except RepoAgentError as error:
-            audit.record("settings", "refused", {**what, "change": wanted, "error": str(error)})
-            raise
+def _update(core: Core, model: str, wanted: dict[str, str | Sequence[str] | None]) -> None:
+    tracer, audit = core.tracer, core.audit
+    before = tracer.settings(model).to_dict()
+    what = {"setting": "trace", "model": model, "before": {name: before.get(name) for name in wanted}}
+    audit.demand("settings", "accepted", {**what, "change": wanted})
+    try:
+        tracer.update(wanted, model)
+    except RepoAgentError as error:
+        audit.record("settings", "refused", {**what, "change": wanted, "error": str(error)})
+        raise
 
 
 def _levels(value: str | Sequence[str] | None) -> list[str] | None:

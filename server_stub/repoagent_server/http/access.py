@@ -1,24 +1,15 @@
 """Access control of HTTP: who asks, and whether the route and its model are for this client."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Final
 
-from repoagent.audit import Actor, acting_as
 from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import given_in
 from repoagent_server.http.messages import Header, Request, Response
 from repoagent_server.http.router import Route
 from repoagent_server.shared.client_text import client_text
 
-__all__ = ["HttpAccess", "acting", "route_of"]
-
-
-def acting(request: Request) -> AbstractContextManager[None]:
-    """For a ``with`` block: what happens in it is done by the client of ``request``."""
-    name = request.caller.name if request.caller is not None else ""
-    manages = request.caller.manages if request.caller is not None else None
-    return acting_as(Actor("client", name, "http", request.id, request.address, manages))
+__all__ = ["HttpAccess", "route_of"]
 
 
 _SHOWN: Final = 512

@@ -11,8 +11,8 @@ from repoagent_server.access.access_file_reader import METRICS
 from repoagent_server.access.denials import Denials
 from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.access import HttpAccess
@@ -87,15 +87,15 @@ def api_service(
     held = reserve or Reserve(limits.held_bytes)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
+        operations = Operations(core, allow_load_parameters=allow_load_parameters, regions=regions)
         inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access, reserve=held)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
         infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size, held)
-        routes = api_routes(handlers, infer, generate)
+        routes = api_routes(operations, infer, generate)
         routes += OpenAiRoutes(inference, long).routes(served=openai)
         if ui:
-            routes += ui_routes(handlers.repository, explicit=explicit)
+            routes += ui_routes(operations, explicit=explicit)
         if metrics is not None:
             routes.append(metrics_route(metrics))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
@@ -139,4 +139,4 @@ def metrics_route(metrics: MetricsText, needs: Need = _ALL_METADATA) -> Route:
     def page(_: Request, __: Params) -> Response:
         return Response(200, metrics().encode(), CONTENT_TYPE)
 
-    return Route(METRICS_PATH, frozenset({b"GET"}), blocking=page, needs=needs)
+    return Route(METRICS_PATH, frozenset({b"GET"}), page, pool="work", needs=needs)

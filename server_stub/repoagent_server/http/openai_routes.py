@@ -13,8 +13,8 @@ from repoagent_server.access.rights import for_model, listed
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.operations import visible
 from repoagent_server.handlers.restrictions import Api
-from repoagent_server.handlers.visible import visible
 from repoagent_server.http.access import route_of
 from repoagent_server.http.json_body import check_depth
 from repoagent_server.http.load_report import wanted_report
@@ -104,16 +104,16 @@ class OpenAiRoutes:
         return routes if served else [replace(route, off=_TURNED_OFF) for route in routes]
 
     def _routes(self) -> list[Route]:
-        looks = partial(Route, methods=_GET, api=Api.MODEL_REPOSITORY, refuse=openai_error)
+        looks = partial(Route, methods=_GET, pool="work", api=Api.MODEL_REPOSITORY, refuse=openai_error)
         needs = Need(Scope.BODY, Right.INFER)
         asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs, refuse=openai_error)
         return [
             asks("/v1/chat/completions", deferred=self.chat),
             asks("/v1/completions", deferred=self.completions),
             asks("/v1/embeddings", deferred=self.embeddings),
-            looks("/v1/models", blocking=self.models, needs=listed(Right.METADATA)),
-            looks("/v1/models/(?P<model>.+)", blocking=self.model, needs=for_model(Right.METADATA)),
-            looks("/v1(?:/.*)?", blocking=self.models, needs=listed(Right.METADATA), off=_UNKNOWN),
+            looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
+            looks("/v1/models/(?P<model>.+)", answer=self.model, needs=for_model(Right.METADATA)),
+            looks("/v1(?:/.*)?", answer=self.models, needs=listed(Right.METADATA), off=_UNKNOWN),
         ]
 
     def models(self, request: Request, _: Params) -> Response:

@@ -8,15 +8,16 @@ from typing import Final
 from urllib.parse import unquote
 
 from repoagent_server.access import Need
+from repoagent_server.handlers.operations import Pool
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 
-__all__ = ["Match", "Params", "Route", "Router"]
+__all__ = ["Answer", "Match", "Params", "Route", "Router"]
 
 Params = Mapping[str, str]
 """The named parts of the path: ``model``, ``version``, ..., decoded; "" for one that is absent."""
 
-Inline = Callable[[Request, Params], Response]
+Answer = Callable[[Request, Params], Response]
 Deferred = Callable[[Request, Params, Exchange], None]
 
 
@@ -40,19 +41,17 @@ class Guard:
 class Route:
     """One path (a regular expression) with its methods.
 
-    Exactly one of the four is set: ``inline`` answers at once on the event loop, ``blocking`` in a thread because it
-    has much to do, ``waiting`` in a thread of its own because it waits for others, ``deferred`` answers through the
-    exchange when it can.
+    Either ``answer`` or ``deferred`` is set, which answers through the exchange when it can.
     """
 
     pattern: str
     methods: frozenset[bytes]
-    inline: Inline | None = None
-    blocking: Inline | None = None
-    waiting: Inline | None = None
+    answer: Answer | None = None
     deferred: Deferred | None = None
-    asking: Callable[[Params], bool] | None = None
-    """Whether what is ``inline`` waits for a model this time, and has to do that in a thread."""
+    pool: Pool = ""
+    """Where ``answer`` runs; "" for the event loop."""
+    asks: Callable[[Params], bool] | None = None
+    """For the pool ``asks``: whether the answer waits for a model this time. Otherwise the event loop runs it."""
     while_stopping: bool = True
     """Whether it is still served when the server is going down."""
     needs: Need | None = None

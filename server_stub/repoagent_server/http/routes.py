@@ -1,128 +1,37 @@
-"""The paths of KServe v2 and of Triton's extensions, and what each means to the handlers."""
+"""The routes of KServe v2 and of Triton's extensions: what HTTP reads and writes of each operation of the table."""
 
+import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent_server.access import Right
-from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.access.rights import for_model
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, complaint, find, members
-from repoagent_server.handlers.handlers import Handlers
-from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
-from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
+from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges
+from repoagent_server.handlers.operations import (
+    MODEL_PATH,
+    OPERATIONS,
+    Call,
+    LoadParameters,
+    Operation,
+    Operations,
+    check_repository,
+)
 from repoagent_server.handlers.restrictions import Api
-from repoagent_server.handlers.server import ServerHandler
-from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
-from repoagent_server.http.access import acting
+from repoagent_server.handlers.trace_settings import TraceChanges
 from repoagent_server.http.json_body import document, optional_document
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route
-from repoagent_server.http.shared_memory import shared_memory_routes
 
-__all__ = ["Generate", "api_routes", "log_route", "trace_routes"]
+__all__ = ["Generate", "api_routes"]
 
-
-_METHODS: Final = frozenset({b"GET", b"POST"})
 _NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
-
-
-def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
-    """GET shows the settings, POST changes some of them and shows all."""
-
-    def answer(request: Request, params: Params) -> Response:
-        model = params.get("model", "")
-        if request.method == b"POST":
-            handler.check_model(model)
-            with acting(request):
-                handler.update(model, _trace_changes(document(request)))
-        return json_response(handler.settings(model))
-
-    setting = partial(Route, methods=_METHODS, blocking=answer, api=Api.TRACE)
-    return [
-        setting("/v2/trace/setting", needs=for_all(Right.MANAGE)),
-        setting("/v2/models/(?P<model>[^/]+)/trace/setting", needs=for_model(Right.MANAGE)),
-    ]
-
-
-def _trace_changes(document: object) -> TraceChanges:
-    """The settings in ``document`` that are known; null takes a change back.
-
-    Raises:
-        InternalError: a value has the wrong type (Triton's code).
-    """
-    if find(document, "trace_file") is not MISSING:
-        return {"trace_file": None}
-    changes: dict[str, str | Sequence[str] | None] = {}
-    levels = find(document, "trace_level")
-    if levels is not MISSING:
-        changes["trace_level"] = None if levels is None else _texts(levels)
-    for name in _NUMBERS:
-        value = find(document, name)
-        if value is not MISSING:
-            changes[name] = None if value is None else as_string(value)
-    return changes
-
-
-def _texts(value: object) -> list[str]:
-    if type(value) is not list:
-        raise InternalError(complaint("array"))
-    return [as_string(item) for item in value]
-
-
-_Value = TypeVar("_Value")
-
-
-def log_route(handler: LogSettingsHandler) -> Route:
-    """GET shows the settings, POST changes some of them and shows all."""
-
-    def answer(request: Request, _: Params) -> Response:
-        if request.method == b"POST":
-            with acting(request):
-                handler.update(_log_changes(document(request)))
-        return json_response(handler.settings())
-
-    # In a thread: a change waits for its line in the audit log.
-    return Route("/v2/logging", _METHODS, blocking=answer, api=Api.LOGGING, needs=for_all(Right.MANAGE))
-
-
-def _log_changes(document: object) -> LogChanges:
-    """What ``document`` asks for, checked in Triton's order; null and names that are not known ask for nothing.
-
-    Raises:
-        InternalError: a value has the wrong type (Triton's code).
-        UnavailableError: the format is not known (Triton's code).
-        UnsupportedError: the file of the log is to be another one.
-    """
-    if find(document, "log_file") not in (MISSING, None):
-        raise UnsupportedError(LOG_FILE_IS_FIXED)
-    return LogChanges(
-        info=_optional(document, "log_info", as_bool),
-        warning=_optional(document, "log_warning", as_bool),
-        error=_optional(document, "log_error", as_bool),
-        verbose_level=_optional(document, "log_verbose_level", as_unsigned),
-        format=_optional(document, "log_format", _format),
-    )
-
-
-def _optional(document: object, name: str, read: Callable[[object], _Value]) -> _Value | None:
-    value: Any = find(document, name)
-    return None if value is MISSING or value is None else read(value)
-
-
-def _format(value: object) -> str:
-    name = as_string(value)
-    if name not in LOG_FORMATS:
-        raise UnavailableError(f"invalid argument for --log_format, got: {name}")
-    return name
-
-
-_GET: Final = frozenset({b"GET"})
-_POST: Final = frozenset({b"POST"})
-_MODEL: Final = "/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _BASE64_PIECE: Final = 1 << 20
-_REPOSITORY: Final = "/v2/repository(?:/(?P<repository>[^/]+))?"
+_CUDA_HANDLE_SIZE: Final = 64
+_Value = TypeVar("_Value")
 
 
 class Generate(Protocol):
@@ -133,86 +42,65 @@ class Generate(Protocol):
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None: ...
 
 
-def api_routes(handlers: Handlers, infer: Deferred, generate: Generate) -> list[Route]:
+def api_routes(operations: Operations, infer: Deferred, generate: Generate) -> list[Route]:
     """All routes of the API, the busiest first."""
-    ask = _ServerRoutes(handlers.server)
     needs = for_model(Right.INFER)
-    infers = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs)
-    asks = partial(Route, methods=_GET, needs=for_model(Right.METADATA))
+    infers = partial(Route, methods=frozenset({b"POST"}), while_stopping=False, api=Api.INFERENCE, needs=needs)
     return [
-        infers(f"{_MODEL}/infer", deferred=infer),
-        infers(f"{_MODEL}/generate", deferred=generate.once),
-        infers(f"{_MODEL}/generate_stream", deferred=generate.stream),
-        Route("/v2/health/live", _GET, inline=ask.live, api=Api.HEALTH, needs=OPEN),
-        Route("/v2/health/ready", _GET, inline=ask.ready, api=Api.HEALTH, needs=OPEN),
-        Route("/v2", _GET, inline=ask.metadata, api=Api.METADATA, needs=KNOWN),
-        Route("/v2/models/stats", _GET, inline=ask.statistics, api=Api.STATISTICS, needs=listed(Right.METADATA)),
-        asks(f"{_MODEL}/ready", inline=ask.model_ready, asking=ask.asks_model, api=Api.HEALTH),
-        asks(f"{_MODEL}/config", inline=ask.model_config, api=Api.MODEL_CONFIG),
-        asks(f"{_MODEL}/stats", inline=ask.statistics, api=Api.STATISTICS),
-        asks(_MODEL, inline=ask.model_metadata, api=Api.METADATA),
-        *_repository_routes(handlers.repository),
-        log_route(handlers.log),
-        *trace_routes(handlers.trace),
-        *shared_memory_routes(handlers.regions),
+        infers(f"{MODEL_PATH}/infer", deferred=infer),
+        infers(f"{MODEL_PATH}/generate", deferred=generate.once),
+        infers(f"{MODEL_PATH}/generate_stream", deferred=generate.stream),
+        *(_route(operation, path, operations) for operation in OPERATIONS for path in operation.paths),
     ]
 
 
-def _repository_routes(handler: RepositoryHandler) -> list[Route]:
-    keep = _RepositoryRoutes(handler)
-    api = Api.MODEL_REPOSITORY
-    model = "models/(?P<model>[^/]+)"
-    version = f"{model}(?:/versions/(?P<version>[0-9]+))?"
-    manages = partial(Route, methods=_POST, while_stopping=False, api=api, needs=for_model(Right.MANAGE))
-    return [
-        Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api, needs=listed(Right.METADATA)),
-        manages(f"{_REPOSITORY}/{version}/load", waiting=keep.load),
-        manages(f"{_REPOSITORY}/{version}/unload", waiting=keep.unload),
-        Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api, needs=for_model(Right.METADATA)),
-    ]
+def _route(operation: Operation, path: str, operations: Operations) -> Route:
+    read, write = _READ.get(operation.name, _nothing), _WRITE.get(operation.name, _written)
+
+    def answer(request: Request, params: Params) -> Response:
+        name, version = params.get("model") or params.get("region", ""), params.get("version", "")
+        rest = partial(read, request, params)
+        call = Call(request.caller, "http", request.id, request.address, name, version, rest)
+        return write(operations.run(operation, call), request, params)
+
+    return Route(
+        path,
+        operation.methods,
+        answer,
+        pool=operation.pool,
+        asks=partial(_asks, operations) if operation.pool == "asks" else None,
+        while_stopping=operation.while_stopping,
+        needs=operation.needs_at(path),
+        api=operation.api,
+    )
 
 
-class _ServerRoutes:
-    """Health, metadata, configuration, statistics."""
-
-    def __init__(self, server: ServerHandler) -> None:
-        self._server = server
-
-    def live(self, request: Request, __: Params) -> Response:
-        live = self._server.live()
-        return _health(request, {"live": live}, live)
-
-    def ready(self, request: Request, __: Params) -> Response:
-        ready = self._server.ready()
-        return _health(request, {"ready": ready}, ready)
-
-    def metadata(self, _: Request, __: Params) -> Response:
-        return json_response(self._server.metadata())
-
-    def model_ready(self, request: Request, params: Params) -> Response:
-        model = params["model"]
-        if not self._server.model_ready(model, params["version"]):
-            return error_response("Model version not ready", 400)
-        return _health(request, {"name": model, "ready": True}, True)
-
-    def asks_model(self, params: Params) -> bool:
-        try:
-            return self._server.asks_model(params["model"], params["version"])
-        except RepoAgentError:
-            return False  # The answer says what is wrong.
-
-    def model_metadata(self, _: Request, params: Params) -> Response:
-        return json_response(self._server.model_metadata(params["model"], params["version"]))
-
-    def model_config(self, _: Request, params: Params) -> Response:
-        return json_response(self._server.model_config(params["model"], params["version"]))
-
-    def statistics(self, request: Request, params: Params) -> Response:
-        model, version = params.get("model", ""), params.get("version", "")
-        return json_response(self._server.statistics(model, version, request.caller))
+def _asks(operations: Operations, params: Params) -> bool:
+    return operations.asks_model(params["model"], params["version"])
 
 
-def _health(request: Request, document: dict[str, Any], good: bool) -> Response:
+def _nothing(_: Request, __: Params) -> None:
+    """Of an operation for which the path says everything."""
+
+
+def _written(result: object, _: Request, __: Params) -> Response:
+    return Response() if result is None else json_response(result)
+
+
+def _health(word: str) -> Callable[[bool, Request, Params], Response]:
+    def write(good: bool, request: Request, _: Params) -> Response:
+        return _status({word: good}, good, request)
+
+    return write
+
+
+def _model_health(ready: bool, request: Request, params: Params) -> Response:
+    if not ready:
+        return error_response("Model version not ready", 400)
+    return _status({"name": params["model"], "ready": True}, True, request)
+
+
+def _status(document: dict[str, Any], good: bool, request: Request) -> Response:
     """A status without a body, as Triton's, which shell probes rely on.
 
     With one for who asks for JSON, or takes compressed answers: a library, not a probe. KServe's client, which reads
@@ -223,45 +111,20 @@ def _health(request: Request, document: dict[str, Any], good: bool) -> Response:
     return json_response(document, status) if wants_json else Response(status)
 
 
-class _RepositoryRoutes:
-    """Index, load, unload, report."""
-
-    def __init__(self, repository: RepositoryHandler) -> None:
-        self._repository = repository
-
-    def index(self, request: Request, _: Params) -> Response:
-        ready = find(optional_document(request), "ready")
-        if ready is not MISSING and type(ready) is not bool:
-            raise InvalidArgumentError(f"Unable to parse 'ready': {complaint('boolean')}")
-        return json_response(self._repository.index(ready is True, request.caller))
-
-    def load(self, request: Request, params: Params) -> Response:
-        _refuse_repository(params)
-        with acting(request):
-            parameters, version = _load_parameters(optional_document(request)), params["version"]
-            self._repository.load(params["model"], parameters, request.caller, version=version)
-        return Response()
-
-    def unload(self, request: Request, params: Params) -> Response:
-        _refuse_repository(params)
-        dependents = _unload_dependents(request)
-        caller, version = request.caller, params["version"]
-        with acting(request):
-            self._repository.unload(params["model"], unload_dependents=dependents, caller=caller, version=version)
-        return Response()
-
-    def report(self, _: Request, params: Params) -> Response:
-        return json_response(self._repository.report(params["model"]))
+# What each operation reads of the rest of a request.
 
 
-def _refuse_repository(params: Params) -> None:
-    if params["repository"]:
-        raise UnsupportedError("'repository_name' specification is not supported")
+def _wants_ready(request: Request, _: Params) -> bool:
+    ready = find(optional_document(request), "ready")
+    if ready is not MISSING and type(ready) is not bool:
+        raise InvalidArgumentError(f"Unable to parse 'ready': {complaint('boolean')}")
+    return ready is True
 
 
-def _load_parameters(document: object) -> LoadParameters:
-    parameters = LoadParameters()
-    given = find(document, "parameters")
+def _load_parameters(request: Request, params: Params) -> LoadParameters:
+    check_repository(params["repository"])
+    parameters = LoadParameters(version=params["version"])
+    given = find(optional_document(request), "parameters")
     if given is not MISSING:
         for name, value in members(given).items():
             text = as_string(value)
@@ -280,10 +143,137 @@ def _decode(name: str, text: str) -> bytes:
         raise InvalidArgumentError(f"the contents of '{name}' are not valid base64: {error}") from None
 
 
-def _unload_dependents(request: Request) -> bool:
+def _unload_parameters(request: Request, params: Params) -> tuple[bool, str]:
     """Triton unloads even if the body makes no sense, so that a client can always get rid of a model."""
+    check_repository(params["repository"])
     try:
         wanted = find(find(optional_document(request), "parameters"), "unload_dependents")
-        return wanted is not MISSING and as_bool(wanted)
+        return wanted is not MISSING and as_bool(wanted), params["version"]
     except (InternalError, InvalidArgumentError):
-        return False
+        return False, params["version"]
+
+
+def _trace_changes(request: Request, _: Params) -> TraceChanges:
+    """The settings that are known: null takes a change back, and GET changes nothing.
+
+    Raises:
+        InternalError: a value has the wrong type (Triton's code).
+    """
+    if request.method != b"POST":
+        return {}
+    given = document(request)
+    if find(given, "trace_file") is not MISSING:
+        return {"trace_file": None}
+    changes: dict[str, str | Sequence[str] | None] = {}
+    levels = find(given, "trace_level")
+    if levels is not MISSING:
+        changes["trace_level"] = None if levels is None else _texts(levels)
+    for name in _NUMBERS:
+        value = find(given, name)
+        if value is not MISSING:
+            changes[name] = None if value is None else as_string(value)
+    return changes
+
+
+def _texts(value: object) -> list[str]:
+    if type(value) is not list:
+        raise InternalError(complaint("array"))
+    return [as_string(item) for item in value]
+
+
+def _log_changes(request: Request, _: Params) -> LogChanges:
+    """What POST asks for, checked in Triton's order; null and names that are not known ask for nothing.
+
+    Raises:
+        InternalError: a value has the wrong type (Triton's code).
+        UnavailableError: the format is not known (Triton's code).
+        UnsupportedError: the file of the log is to be another one.
+    """
+    if request.method != b"POST":
+        return LogChanges()
+    given = document(request)
+    if find(given, "log_file") not in (MISSING, None):
+        raise UnsupportedError(LOG_FILE_IS_FIXED)
+    return LogChanges(
+        info=_optional(given, "log_info", as_bool),
+        warning=_optional(given, "log_warning", as_bool),
+        error=_optional(given, "log_error", as_bool),
+        verbose_level=_optional(given, "log_verbose_level", as_unsigned),
+        format=_optional(given, "log_format", _format),
+    )
+
+
+def _optional(document: object, name: str, read: Callable[[object], _Value]) -> _Value | None:
+    value: Any = find(document, name)
+    return None if value is MISSING or value is None else read(value)
+
+
+def _format(value: object) -> str:
+    name = as_string(value)
+    if name not in LOG_FORMATS:
+        raise UnavailableError(f"invalid argument for --log_format, got: {name}")
+    return name
+
+
+def _region(request: Request, params: Params) -> tuple[str, int, int]:
+    """Key, offset and size."""
+    given = _registered(request, params, "system")
+    key = as_string(_required(given, "key"))
+    offset = find(given, "offset")
+    offset = 0 if offset is MISSING else as_unsigned(offset)
+    return key, offset, as_unsigned(_required(given, "byte_size"))
+
+
+def _cuda_region(request: Request, params: Params) -> None:
+    """Nothing is of use, as there is no GPU; it is checked so that clients get Triton's answers."""
+    given = _registered(request, params, "cuda")
+    handle = as_string(_member(_required(given, "raw_handle"), "b64"))
+    for number in ("byte_size", "device_id"):
+        as_unsigned(_member(given, number))
+    _check_handle(handle)
+
+
+def _registered(request: Request, params: Params, kind: str) -> Any:
+    if not params["region"]:
+        raise InvalidArgumentError(f"'region name' is necessary to register {kind} shared memory region")
+    return document(request)
+
+
+def _required(document: object, name: str) -> Any:
+    found = find(document, name)
+    if found is MISSING:
+        raise InvalidArgumentError(f"Shared memory register request has no '{name}' field")
+    return found
+
+
+def _member(document: object, name: str) -> Any:
+    found = find(document, name)
+    if found is MISSING:
+        raise InternalError(f"attempt to access non-existing object member '{name}'")
+    return found
+
+
+def _check_handle(text: str) -> None:
+    try:
+        size = len(base64.b64decode(text))
+    except binascii.Error:
+        size = 0
+    if size != _CUDA_HANDLE_SIZE:
+        raise InvalidArgumentError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+
+
+_READ: Final[Mapping[str, Callable[[Request, Params], Any]]] = {
+    "RepositoryIndex": _wants_ready,
+    "RepositoryModelLoad": _load_parameters,
+    "RepositoryModelUnload": _unload_parameters,
+    "LogSettings": _log_changes,
+    "TraceSetting": _trace_changes,
+    "SystemSharedMemoryRegister": _region,
+    "CudaSharedMemoryRegister": _cuda_region,
+}
+_WRITE: Final[Mapping[str, Callable[[Any, Request, Params], Response]]] = {
+    "ServerLive": _health("live"),
+    "ServerReady": _health("ready"),
+    "ModelReady": _model_health,
+}
+"""The others answer with JSON, or without a body."""

@@ -14,7 +14,7 @@ from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.access import HttpAccess, route_of
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
-from repoagent_server.http.router import Inline, Match, Params, Route, Router
+from repoagent_server.http.router import Answer, Match, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import Reserve
 
@@ -69,13 +69,13 @@ class HttpService:
         refusal = self._refusal(request, route, match.params)
         if refusal is not None:
             exchange.respond(refusal)
+        elif route.answer is not None:
+            self._call(route, route.answer, request, match.params, exchange)
         elif route.deferred is not None:
             try:
                 route.deferred(request, match.params, exchange)
             except Exception as error:
                 exchange.respond(answer_to(error, request))
-        else:
-            self._call(request, match, exchange)
 
     def verdict(self, request: Request) -> Refusal | None:
         """What answers ``request``, whose body is still to come, if its head is reason enough to refuse it.
@@ -91,19 +91,17 @@ class HttpService:
         watch = self.watch
         return lambda exchange: (exchange if watch is None else watch(request, match, exchange)).respond(response)
 
-    def _call(self, request: Request, match: Match, exchange: Exchange) -> None:
+    def _call(self, route: Route, answer: Answer, request: Request, params: Params, exchange: Exchange) -> None:
         """Answer what a route answers with one call: here, or on a thread."""
-        route = match.route
-        if route.inline is not None and len(request.body) >= LONG_JSON:
-            self._answer_later(self._pools.long, route.inline, request, match.params, exchange)
-        elif route.inline is not None and route.asking is not None and route.asking(match.params):
-            self._answer_later(self._pools.asks, route.inline, request, match.params, exchange)
-        elif route.inline is not None:
-            exchange.respond(self._answer(route.inline, request, match.params))
-        elif route.blocking is not None:
-            self._answer_later(self._pools.work, route.blocking, request, match.params, exchange)
-        elif route.waiting is not None:
-            self._answer_later(self._pools.waits, route.waiting, request, match.params, exchange)
+        pool = route.pool
+        if pool in ("", "asks") and len(request.body) >= LONG_JSON:
+            pool = "long"
+        elif route.asks is not None and not route.asks(params):
+            pool = ""
+        if pool:
+            self._answer_later(getattr(self._pools, pool), answer, request, params, exchange)
+        else:
+            exchange.respond(self._answer(answer, request, params))
 
     def _refusal(self, request: Request, route: Route, params: Params) -> Response | None:
         """What a request is answered that is not let in."""
@@ -129,7 +127,7 @@ class HttpService:
         self.denials.report(Denied("", "", "", where, text, "http", cause, request.address, request.id))
         return route.refuse(text, 403)
 
-    def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
+    def _answer_later(self, pool: Executor, call: Answer, request: Request, params: Params, exchange: Exchange) -> None:
         def done(future: Future[Response]) -> None:
             self._loop.call_soon_threadsafe(exchange.respond, future.result())
 
@@ -138,7 +136,7 @@ class HttpService:
         except RuntimeError as error:  # this machine has no thread left
             exchange.respond(answer_to(error, request))
 
-    def _answer(self, call: Inline, request: Request, params: Params) -> Response:
+    def _answer(self, call: Answer, request: Request, params: Params) -> Response:
         """On whatever thread: the answer of a route, or to what it raises."""
         try:
             return call(request, params)

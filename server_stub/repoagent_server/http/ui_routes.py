@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from repoagent_server.access import Right
 from repoagent_server.access.rights import KNOWN, OPEN
-from repoagent_server.handlers.repository import RepositoryHandler
+from repoagent_server.handlers.operations import Operations
 from repoagent_server.http.messages import TEXT, Header, Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 from repoagent_server.ui.files import POLICY, StaticFile, static_files
@@ -23,11 +23,11 @@ _GUARDS: Final[list[Header]] = [
 ]
 
 
-def ui_routes(repository: RepositoryHandler, *, explicit: bool) -> list[Route]:
+def ui_routes(operations: Operations, *, explicit: bool) -> list[Route]:
     """The routes. The files are open to everybody, as they hold nothing: what they show, they ask for with a key.
 
     Args:
-        repository: Lists the models.
+        operations: Lists the models.
         explicit: Whether models can be loaded and unloaded by request.
     """
     files = static_files()
@@ -39,12 +39,12 @@ def ui_routes(repository: RepositoryHandler, *, explicit: bool) -> list[Route]:
         return _file(files, params["file"] or _INDEX, request)
 
     def session(request: Request, _: Params) -> Response:
-        return json_response(_session(repository, request, explicit))
+        return json_response(_session(operations, request, explicit))
 
     return [
-        Route("/ui", _GET, inline=moved, needs=OPEN),
-        Route("/ui/session", _GET, blocking=session, needs=KNOWN),
-        Route("/ui/(?P<file>[a-z_]+[.][a-z]+)?", _GET, inline=file, needs=OPEN),
+        Route("/ui", _GET, moved, needs=OPEN),
+        Route("/ui/session", _GET, session, pool="work", needs=KNOWN),
+        Route("/ui/(?P<file>[a-z_]+[.][a-z]+)?", _GET, file, needs=OPEN),
     ]
 
 
@@ -58,10 +58,10 @@ def _file(files: Mapping[str, StaticFile], name: str, request: Request) -> Respo
     return Response(200, found.content, found.content_type, headers)
 
 
-def _session(repository: RepositoryHandler, request: Request, explicit: bool) -> dict[str, Any]:
+def _session(operations: Operations, request: Request, explicit: bool) -> dict[str, Any]:
     """Who asks, and what the page may offer: the server checks each request itself."""
     caller = request.caller
-    names = sorted({entry["name"] for entry in repository.index(False, caller)})
+    names = sorted({entry["name"] for entry in operations.models(ready_only=False, caller=caller)})
     rights: dict[Right, list[str]] = {
         right: [name for name in names if caller is None or caller.may(right, name)]
         for right in (Right.MANAGE, Right.INFER)

@@ -51,7 +51,7 @@ async def connections() -> Connections:
 
 
 def _open(connections: Connections) -> tuple[HttpConnection, _Transport]:
-    route = Route("/x", frozenset({b"GET"}), inline=_answer)
+    route = Route("/x", frozenset({b"GET"}), answer=_answer)
     service = HttpService(Router([route]), asyncio.get_running_loop(), None)  # type: ignore[arg-type]  # nothing blocks
     connection, transport = HttpConnection(service, connections, Limits()), _Transport()
     connection.connection_made(transport)

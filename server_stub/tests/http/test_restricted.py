@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from repoagent_server.handlers.handlers import Handlers
+from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.restrictions import Api, Restriction
 from repoagent_server.http.frontend import HttpFrontend
 from repoagent_server.http.routes import api_routes
@@ -35,9 +35,9 @@ def test_every_path_is_refused_as_by_triton_whatever_the_method(restricted: str,
 
 
 def test_every_route_belongs_to_a_part(core: Any) -> None:
-    handlers = Handlers.over(core, allow_load_parameters=False)
+    operations = Operations(core)
     nothing: Any = SimpleNamespace(once=None, stream=None)
-    routes = api_routes(handlers, lambda *_: None, nothing)
+    routes = api_routes(operations, lambda *_: None, nothing)
     assert [route.pattern for route in routes if route.api is None] == []
 
 

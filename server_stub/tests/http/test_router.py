@@ -8,7 +8,7 @@ def _route(pattern: str) -> Route:
     def call(_: Request, __: Params) -> Response:
         return Response()
 
-    return Route(pattern, frozenset({b"GET"}), inline=call)
+    return Route(pattern, frozenset({b"GET"}), answer=call)
 
 
 _MODEL = _route("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?")

@@ -94,7 +94,7 @@ def _answer(_: Request, __: Params) -> Response:
 
 def _http(connections: Connections, reserve: Reserve) -> tuple[HttpConnection, _Socket]:
     """A connection whose answer waits for its client."""
-    router = Router([Route("/x", frozenset({b"GET"}), inline=_answer)])
+    router = Router([Route("/x", frozenset({b"GET"}), answer=_answer)])
     service = HttpService(router, asyncio.get_running_loop(), None)  # type: ignore[arg-type]  # nothing blocks
     service.reserve = reserve
     connection, client = HttpConnection(service, connections, Limits()), _Socket(1 << 16)
