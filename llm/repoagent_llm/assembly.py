@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from repoagent_llm.draft_target import check_vocabularies, speculation_of
-from repoagent_llm.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
+from repoagent_llm.engine.blocks import BlockBudget, Budget, PageBudget
 from repoagent_llm.engine.debug_tensors import DebugTensors, graph_tensors
 from repoagent_llm.engine.drafting import Drafting, DraftModel
 from repoagent_llm.engine.engine import Engine
@@ -27,9 +27,13 @@ from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.turns import Seat, Turns
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.decoder_spec import DecoderSpec, read_spec
+from repoagent_llm.runner.memory import sequence_length
+from repoagent_llm.runner.openvino.model import open_paged
 from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import DecodeRound, Logits, ModelRunner, RunnerInfo, Segment, StepResult
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
@@ -97,7 +101,16 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> ModelRunner:
     options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
     if speculation_of(config) is not None:
         options = replace(options, yielding=True)
+    if spec.paged is not None:
+        options = _paged_options(spec, options, config.kv_cache_config.max_tokens)
     return _open(spec, options)
+
+
+def _paged_options(spec: DecoderSpec, options: RunnerOptions, max_tokens: int | None) -> RunnerOptions:
+    """Blocks limit how many sequences there are, so that the rows that were asked for only size the pool."""
+    length = sequence_length(spec, options, None)
+    tokens = max_tokens or options.cache_tokens or options.max_sequences * length
+    return replace(options, cache_tokens=tokens, max_sequences=max(options.max_sequences, _MOST_SEQUENCES))
 
 
 def _open(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
@@ -118,6 +131,8 @@ def _open(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
 
 
 def _make(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
+    if spec.paged is not None:
+        return open_paged(spec, options)
     if spec.filename.endswith(PLAN_SUFFIX):
         return TensorRtRunner(spec, options)
     if options.mixed:
@@ -142,6 +157,7 @@ def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> ModelRunner |
         lora=False,
         yielding=True,
         run_options=own.run_options,
+        cache_tokens=None,
     )
     return _open(spec, options)
 
@@ -167,6 +183,8 @@ def check_managed_weights(weights: Mapping[str, Any]) -> None:
             raise CheckError("Unsupported numpy dtype.")
 
 
+# Of a runner whose cache consists of pages.
+_MOST_SEQUENCES = 1024
 # Tokens of one iteration in which running requests wait for their next token.
 _TOKENS_GENERATING = 64
 # Of one for whose end other executors wait that only read prompts. A run costs about as much as 16 tokens more, so that
@@ -186,7 +204,7 @@ class Assembly:
     intake: Intake
     scheduler: Scheduler
     stats: StatsKeeper
-    budget: BlockBudget
+    budget: Budget
     events: KVCacheEventManager | None
     debug: DebugTensors
     adapters: AdapterCache | None
@@ -201,15 +219,16 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
             f"({info.max_sequences})"
         )
     _check_outputs(info, config)
-    blocks = _blocks(info, config)
+    paged = runner if isinstance(runner, PagedRunner) else None
+    blocks = _blocks(info, config) if paged is None else PageBudget(paged).total
     events = _event_manager(info, config)
     sink = KvEventSink(events)
     pages = _pool_pages(info, config, blocks)
     sink.created(blocks, pages)
-    partial = config.kv_cache_config.enable_partial_reuse
-    pool = PrefixPool(pages, time.monotonic, partial=partial, events=sink) if pages else None
-    budget, cache = BlockBudget(blocks), SequenceCache(runner, pool)
-    limits = _limits(info, config)
+    pool = _prefix_pool(pages, config, sink, paged) if pages else None
+    budget: Budget = BlockBudget(blocks) if paged is None else PageBudget(paged)
+    cache = SequenceCache(runner, pool)
+    limits = _limits(info, config, shares=paged is not None)
     scheduler = Scheduler(limits, budget, cache)
     stats = StatsKeeper(
         config.iter_stats_max_iterations,
@@ -222,7 +241,9 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
     whole = None if config.enable_chunked_context else config.max_num_tokens
     guides = create_guides(config.guided_decoding_config, info.vocab_size, info.end_ids)
     adapters = _adapters(info, config)
-    intake = Intake(info, config, Capacity(info.max_sequences, blocks, whole), guides, adapters)
+    intake = Intake(
+        info, config, Capacity(info.max_sequences, blocks, whole, shares=paged is not None), guides, adapters
+    )
     engine = Engine(
         runner,
         scheduler,
@@ -238,6 +259,17 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
         _seat(info, config),
     )
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
+
+
+def _prefix_pool(pages: int, config: ExecutorConfig, sink: KvEventSink, paged: PagedRunner | None) -> PrefixPool:
+    """Retained pages. Those of a paged runner are blocks of its own pool, which takes them back when it needs them."""
+    partial = config.kv_cache_config.enable_partial_reuse
+    if paged is None:
+        return PrefixPool(pages, time.monotonic, partial=partial, events=sink)
+    partial = partial and paged.divisible
+    pool = PrefixPool(pages, time.monotonic, partial=partial, events=sink, drop=paged.drop_kv)
+    paged.pool.reclaim = pool.reclaim
+    return pool
 
 
 def _seat(info: RunnerInfo, config: ExecutorConfig) -> Seat | None:
@@ -259,7 +291,7 @@ def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:
             )
 
 
-def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:
+def _limits(info: RunnerInfo, config: ExecutorConfig, *, shares: bool) -> Limits:
     scheduling = config.scheduler_config
     most = config.max_num_tokens or info.max_step_tokens or _TOKENS
     generating = min(most, _tokens_generating(config))
@@ -273,6 +305,7 @@ def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:
         max_tokens_generating=generating,
         max_tokens_contended=min(most, max(generating, _TOKENS_CONTENDED)),
         beginners_wait=config.max_num_tokens is None and getattr(config, "max_num_tokens_generating", None) is None,
+        shares=shares,
     )
 
 

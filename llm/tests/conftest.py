@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from repoagent_llm.builder import Form, Precision, build
+from repoagent_llm.runner.decoder_spec import read_spec
+from repoagent_llm.runner.openvino.model import open_paged
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
+from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 
@@ -19,6 +23,12 @@ from llm.tests.reference import Reference
 from tests.engines.platforms import allocations, new_platform
 
 MakeFolder = Callable[..., Path]
+
+
+def need_openvino() -> None:
+    """Skip a test that needs the extra."""
+    if find_spec("openvino") is None:
+        pytest.skip("openvino is not installed; from a checkout: pip install './llm[openvino]'")
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +68,8 @@ def decoder_folder(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.T
     ) -> Path:
         folder = root / f"{kind}-{form.value}-{precision.value}-{lora}"
         if not folder.exists():
-            build(checkpoint(kind), folder, form=form, precision=precision, lora=lora)
+            block = 16 if form is Form.PAGED else 32  # all of its layers must be whole blocks wide
+            build(checkpoint(kind), folder, form=form, precision=precision, lora=lora, block=block)
         return folder
 
     return make
@@ -106,7 +117,7 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
 
     ``lora``: its folder is built for adapters; ``loaded_lora``: it takes them whatever its folder was built for.
     """
-    opened: list[OrtRunner] = []
+    opened: list[ModelRunner] = []
 
     def make(
         kind: str = "llama",
@@ -115,9 +126,8 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
         lora: bool = False,
         loaded_lora: bool = False,
         **options: Any,
-    ) -> OrtRunner:
+    ) -> Any:
         gqa = OrtMixedRunner if options.get("mixed") else OrtGqaRunner
-        cls = gqa if form is Form.GQA else OrtStdRunner
         settings = {
             "threads": 1,
             "spinning": False,
@@ -126,7 +136,12 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
             "lora": loaded_lora,
             **options,
         }
-        opened.append(cls(decoder_folder(kind, form, precision, lora), RunnerOptions(**settings)))
+        folder = decoder_folder(kind, form, precision, lora)
+        if form is Form.PAGED:
+            need_openvino()
+            opened.append(open_paged(read_spec(folder), RunnerOptions(**settings)))
+        else:
+            opened.append((gqa if form is Form.GQA else OrtStdRunner)(folder, RunnerOptions(**settings)))
         return opened[-1]
 
     yield make

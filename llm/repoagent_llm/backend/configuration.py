@@ -257,4 +257,6 @@ def _runner(parameters: Parameters, models_at_once: int | None) -> RunnerOptions
         yielding=models_at_once is None and parameters.text(_SPINNING) is None,
         max_seq_len=parameters.number("max_seq_len"),
         lora=parameters.truth("lora", False),
+        cache_type=parameters.text("kv_cache_type"),
+        exact=parameters.truth("exact", True),
     )

@@ -13,7 +13,7 @@ from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.nested_text import read_json
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["Architecture", "read_architecture", "rope_tables"]
+__all__ = ["Architecture", "read_architecture", "rope_speeds", "rope_tables"]
 
 
 def _number(scaling: Mapping[str, Any], name: str) -> float:
@@ -174,11 +174,15 @@ def _window(kind: str, config: Mapping[str, Any]) -> int | None:
     raise UnsupportedFeatureError(f"{kind} with a sliding window in some layers only")
 
 
+def rope_speeds(shape: Architecture) -> npt.NDArray[np.float64]:
+    """By how much a token's planes turn against those of the one before it [head size / 2]."""
+    exponents = np.arange(0, shape.head_size, 2, dtype=np.float64) / shape.head_size
+    return _scaled(1.0 / shape.rope_theta**exponents, shape.rope_scaling)
+
+
 def rope_tables(shape: Architecture) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Cosines and sines [context length, head size / 2]."""
-    exponents = np.arange(0, shape.head_size, 2, dtype=np.float64) / shape.head_size
-    frequencies = _scaled(1.0 / shape.rope_theta**exponents, shape.rope_scaling)
-    angles = np.outer(np.arange(shape.context_length, dtype=np.float64), frequencies)
+    angles = np.outer(np.arange(shape.context_length, dtype=np.float64), rope_speeds(shape))
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 

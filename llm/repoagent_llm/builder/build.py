@@ -14,10 +14,11 @@ from repoagent_llm.builder import gqa_form, std_form
 from repoagent_llm.builder.architecture import Architecture, read_architecture
 from repoagent_llm.builder.decoder import DecoderWriter, Toolbox
 from repoagent_llm.builder.graph import GraphWriter
+from repoagent_llm.builder.paged_form import WEIGHTS_NAME, write_paged
 from repoagent_llm.builder.products import BLOCKS, EightBits, FourBits, Plain, Product
 from repoagent_llm.builder.safetensors import Checkpoint
 from repoagent_llm.builder.weights import Weights
-from repoagent_llm.runner.decoder_spec import CONFIG_NAME, STD_TYPE
+from repoagent_llm.runner.decoder_spec import CONFIG_NAME, PAGED_TYPE, STD_TYPE
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 __all__ = ["Form", "Precision", "build"]
@@ -36,17 +37,25 @@ _E = TypeVar("_E", bound=enum.Enum)
 
 
 class Form(enum.Enum):
-    """GQA: fast on CPU, onnxruntime-genai's layout. STD: standard operators, the source of TensorRT plans."""
+    """GQA: fast on CPU, onnxruntime-genai's layout. STD: standard operators, the source of TensorRT plans.
+
+    PAGED: weights for a graph with paged attention, which OpenVINO runs.
+    """
 
     GQA = "gqa"
     STD = "std"
+    PAGED = "paged"
 
 
 class Precision(enum.Enum):
-    """Element type of weights and cache; INT8 and INT4 keep the cache and the embedding in float32."""
+    """Element type of weights and cache; INT8 and INT4 keep the cache and the embedding in float32.
+
+    FP16 does not belong to the paged form, BF16 to no other.
+    """
 
     FP32 = "fp32"
     FP16 = "fp16"
+    BF16 = "bf16"
     INT8 = "int8"
     INT4 = "int4"
 
@@ -66,7 +75,8 @@ def build(
 ) -> Path:
     """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
 
-    ``form`` and ``precision`` may be the texts "gqa", "std" and "fp32", "fp16", "int4".
+    The paged form has decoder.safetensors in the place of a graph.
+    ``form`` and ``precision`` may be texts, such as "gqa" and "int4".
     ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
     ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
     memory and are faster, smaller ones are closer to the checkpoint.
@@ -79,6 +89,8 @@ def build(
     form, precision = _member(Form, form), _member(Precision, precision)
     if form is Form.STD and precision in _ROUNDED:
         raise UnsupportedFeatureError(f"{precision.value} in standard operators", "it belongs to the gqa form")
+    if precision is Precision.BF16 and form is not Form.PAGED:
+        raise UnsupportedFeatureError(f"bf16 in the {form.value} form", "it belongs to the paged form")
     if block not in BLOCKS:
         raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
     shape = read_architecture(checkpoint)
@@ -91,15 +103,20 @@ def build(
     dtype = np.float16 if precision is Precision.FP16 else np.float32
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
-        with GraphWriter(Path(beside, _GRAPH)) as graph:
-            tools = Toolbox(graph, shape, dtype, _product(graph, precision, dtype, block), lora=lora)
-            writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools, capacity)
-            DecoderWriter(tools, writer, weights).write()
-            graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
+        if form is Form.PAGED:
+            paged = write_paged(Path(beside), shape, weights, matrices=precision.value, block=block, lora=lora)
+            config = _paged_config(shape, paged)
+        else:
+            config = _config(shape, form)
+            with GraphWriter(Path(beside, _GRAPH)) as graph:
+                tools = Toolbox(graph, shape, dtype, _product(graph, precision, dtype, block), lora=lora)
+                writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools, capacity)
+                DecoderWriter(tools, writer, weights).write()
+                graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
         for name in _TOKENIZER_FILES:
             if (checkpoint / name).is_file():
                 shutil.copy(checkpoint / name, beside)
-        Path(beside, CONFIG_NAME).write_text(json.dumps(_config(shape, form), indent=2) + "\n", encoding="utf-8")
+        Path(beside, CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _move(Path(beside), target)
     return target
 
@@ -163,6 +180,27 @@ def _config(shape: Architecture, form: Form) -> dict[str, Any]:
     }
     if form is Form.STD:
         decoder["type"] = STD_TYPE
+    return _model_config(shape, decoder)
+
+
+def _paged_config(shape: Architecture, paged: dict[str, Any]) -> dict[str, Any]:
+    caches = {"past_key_names": "key_cache.%d", "past_value_names": "value_cache.%d"}
+    decoder = {
+        "type": PAGED_TYPE,
+        "filename": WEIGHTS_NAME,
+        "head_size": shape.head_size,
+        "hidden_size": shape.hidden_size,
+        "inputs": {"input_ids": "input_ids", **caches},
+        "outputs": {"logits": "logits", **{f"present{name[4:]}": value for name, value in caches.items()}},
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+        "paged": paged,
+    }
+    return _model_config(shape, decoder)
+
+
+def _model_config(shape: Architecture, decoder: dict[str, Any]) -> dict[str, Any]:
     end = list(shape.end_ids)
     return {
         "model": {

@@ -13,10 +13,13 @@ import numpy.typing as npt
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 
-__all__ = ["Checkpoint", "write_safetensors"]
+__all__ = ["Checkpoint", "TensorFile", "write_safetensors"]
 
 _DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1"}
 _NAMES: Final = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<f8"): "F64", np.dtype("<i8"): "I64"}
+_HEAD_BYTES: Final = 256
+"""Of one tensor in the head, at most."""
+_STORED: Final = {**_NAMES, np.dtype("<u2"): "BF16", np.dtype("<i1"): "I8", np.dtype("<u1"): "U8"}
 
 
 class Checkpoint:
@@ -114,3 +117,32 @@ def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> No
         stream.write(struct.pack("<Q", len(encoded)) + encoded)
         for tensor in tensors.values():
             stream.write(np.ascontiguousarray(tensor).data)
+
+
+class TensorFile:
+    """Writes a safetensors file one tensor after the other, so that none but the last need be in memory.
+
+    ``tensors``: at most so many will come. An array of uint16 is one of bfloat16.
+    """
+
+    def __init__(self, path: Path, tensors: int) -> None:
+        self._room = 1024 + tensors * _HEAD_BYTES
+        self._head: dict[str, Any] = {}
+        self._stream = path.open("wb")
+        self._stream.write(bytes(8 + self._room))
+
+    def write(self, name: str, tensor: npt.NDArray[Any]) -> None:
+        """Append a tensor; what follows begins at a multiple of 64 bytes."""
+        start = self._stream.tell() - 8 - self._room
+        self._stream.write(np.ascontiguousarray(tensor).data)
+        entry = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape)}
+        self._head[name] = {**entry, "data_offsets": [start, start + tensor.nbytes]}
+        self._stream.write(bytes(-self._stream.tell() % 64))
+
+    def close(self) -> None:
+        """Write the head; it stands before the tensors."""
+        encoded = json.dumps(self._head).encode()
+        assert len(encoded) <= self._room, "more tensors came than were announced"
+        self._stream.seek(0)
+        self._stream.write(struct.pack("<Q", self._room) + encoded.ljust(self._room))
+        self._stream.close()

@@ -138,8 +138,8 @@ class CheckpointFiles:
 
 _BACKEND: Final = "llm"
 _OUTPUT: Final = "genai_config.json"
-_FORMS: Final = ("gqa", "std")
-_PRECISIONS: Final = ("fp32", "fp16", "int8", "int4")
+_FORMS: Final = ("gqa", "std", "paged")
+_PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8", "int4")
 _BLOCKS: Final = (16, 32, 64, 128, 256)
 
 
@@ -149,8 +149,8 @@ class CheckpointConverter:
     version = "1"
     in_child = True
     options: Mapping[str, ConverterOption] = {
-        "precision": ConverterOption("fp32", "the type of the weights: fp32, fp16, int8 or int4"),
-        "form": ConverterOption("gqa", "gqa: fast on CPUs; std: standard operators, the source of TensorRT plans"),
+        "precision": ConverterOption("fp32", "the type of the weights: fp32, fp16, bf16, int8 or int4"),
+        "form": ConverterOption("gqa", "gqa: ONNX Runtime; paged: OpenVINO; std: the source of TensorRT plans"),
         "block": ConverterOption("32", "with int4: how many weights share a scale: 16, 32, 64, 128 or 256"),
         "lora": ConverterOption("false", "true: the decoder takes LoRA adapters"),
         "capacity": ConverterOption(None, "with form std: the tokens of a cache, which TensorRT plans need"),

@@ -52,7 +52,7 @@ class DecoderConverter:
         spec = read_spec(source.directory)
         if not spec.standard:
             raise UnsupportedError(
-                f"{source.label}: the decoder's graph is of the gqa form, which TensorRT does not take; build it again "
+                f"{source.label}: the decoder is not of the std form, and TensorRT takes no other; build it again "
                 'with repoagent_llm.builder.build(..., form="std", capacity=N), or convert the checkpoint with '
                 "the parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
             )

@@ -12,7 +12,7 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent_llm.engine.batch_sampler import BatchSampler
-from repoagent_llm.engine.blocks import BlockBudget
+from repoagent_llm.engine.blocks import Budget
 from repoagent_llm.engine.debug_tensors import DebugTensors
 from repoagent_llm.engine.drafting import Drafting
 from repoagent_llm.engine.inbox import NO_MAIL, Inbox, Mail
@@ -47,7 +47,7 @@ class Engine:
         runner: ModelRunner,
         scheduler: Scheduler,
         cache: SequenceCache,
-        budget: BlockBudget,
+        budget: Budget,
         results: ResultMaker,
         processors: PostProcessors,
         stats: StatsKeeper,

@@ -7,7 +7,6 @@ import numpy as np
 
 from repoagent_llm.engine.batch_sampler import MOST_DRAWN
 from repoagent_llm.engine.beam_group import BeamGroup
-from repoagent_llm.engine.blocks import blocks_for
 from repoagent_llm.engine.guide import GuideFactory
 from repoagent_llm.engine.logits import LogitsRules
 from repoagent_llm.engine.prefix_pool import PrefixKey
@@ -18,6 +17,7 @@ from repoagent_llm.engine.task import Group, Lookahead, Task, TaskTimes
 from repoagent_llm.engine.token_sampling_graph import Way, drawing_session
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterCache, AdapterLease
+from repoagent_llm.runner.block_pool import blocks_for
 from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import DecodingConfig
 from repoagent_llm.types.executor_config import ExecutorConfig

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from repoagent_llm.engine.blocks import BLOCK_TOKENS, BlockBudget
+from repoagent_llm.engine.blocks import Budget
 from repoagent_llm.engine.scheduler import Scheduler, Work
 from repoagent_llm.engine.sequence_cache import CacheTotals
 from repoagent_llm.engine.task import Task
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS
 from repoagent_llm.types.stats import (
     InflightBatchingStats,
     IterationStats,
@@ -83,7 +84,7 @@ class StatsKeeper:
         self._max_tokens = max_tokens
         self._total_blocks = 0
 
-    def record(self, counts: IterationCounts, scheduler: Scheduler, budget: BlockBudget, totals: CacheTotals) -> None:
+    def record(self, counts: IterationCounts, scheduler: Scheduler, budget: Budget, totals: CacheTotals) -> None:
         """Note one iteration."""
         if not self._keeps_iterations:
             return

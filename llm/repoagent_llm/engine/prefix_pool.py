@@ -15,8 +15,8 @@ from typing import Final, NewType
 
 import numpy as np
 
-from repoagent_llm.engine.blocks import BLOCK_TOKENS
 from repoagent_llm.engine.kv_event_buffer import KvEventSink
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS
 from repoagent_llm.runner.protocol import KvBlob
 from repoagent_llm.types.cache_config import DEFAULT_PRIORITY, KVCacheStoredBlockData, UniqueToken
 
@@ -78,7 +78,7 @@ class LeafOrder:
         heapq.heapify(self._order)
         heapq.heapify(self._expiring)
 
-    def first(self, keep: BlockHash) -> Page | None:
+    def first(self, keep: BlockHash | None = None) -> Page | None:
         """The leaf to give up, which is not ``keep``; None: there is none."""
         now = self._clock()
         self._expire(now)
@@ -138,13 +138,22 @@ class Match:
 
 
 class PrefixPool:
-    """Pages by hash. ``pages`` 0 turns the pool off."""
+    """Pages by hash. ``pages`` 0 turns the pool off. ``drop``: called with the blob of a page that is given up."""
 
-    def __init__(self, pages: int, clock: Callable[[], float], *, partial: bool = True, events: KvEventSink) -> None:
+    def __init__(
+        self,
+        pages: int,
+        clock: Callable[[], float],
+        *,
+        partial: bool = True,
+        events: KvEventSink,
+        drop: Callable[[KvBlob], None] | None = None,
+    ) -> None:
         self._capacity = pages
         self._clock = clock
         self._partial = partial
         self._events = events
+        self._drop = drop
         self._pages: dict[BlockHash, Page] = {}
         self._first: dict[BlockHash, list[Page]] = {}
         self._leaves = LeafOrder(self._pages, clock)
@@ -279,8 +288,17 @@ class PrefixPool:
             self._remove(victim)
         return True
 
+    def reclaim(self) -> bool:
+        """Give up the leaf that is kept least dearly, because sequences need its memory; False: there is none."""
+        victim = self._leaves.first()
+        if victim is not None:
+            self._remove(victim)
+        return victim is not None
+
     def _remove(self, page: Page) -> None:
         del self._pages[page.hash]
+        if self._drop is not None:
+            self._drop(page.blob)
         siblings = self._children(page.parent)
         siblings.remove(page)
         if not siblings:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent_llm.engine.blocks import blocks_for
 from repoagent_llm.engine.prompt_table import PromptTable, check_prompt_table
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import LogitsPostProcessorConfig
 from repoagent_llm.types.enums import KvCacheTransferMode, RequestType
@@ -115,11 +115,12 @@ _UNSUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one request may need at most."""
+    """What one request may need at most. ``shares``: its sequences share the blocks of its prompt."""
 
     sequences: int
     blocks: int
     prompt_tokens: int | None
+    shares: bool = False
 
 
 class RequestChecks:
@@ -214,13 +215,11 @@ class RequestChecks:
                 f"Prompt length ({length}) exceeds max_num_tokens ({whole}); set ExecutorConfig.enable_chunked_context"
             )
         width = max(request.sampling_config.beam_width, sampled_sequences(request))
-        per_sequence = self._capacity.blocks // max(1, width)
-        if blocks_for(length + 1) > per_sequence:
-            raise CheckError(
-                f"the request needs {width * blocks_for(length + 1)} KV blocks at least; "
-                f"this executor has {self._capacity.blocks}"
-            )
-        return min(limit, per_sequence * 32)
+        shared = length // BLOCK_TOKENS if self._capacity.shares else 0
+        least = shared + width * (blocks_for(length + 1) - shared)
+        if least > self._capacity.blocks:
+            raise CheckError(f"the request needs {least} KV blocks at least; this executor has {self._capacity.blocks}")
+        return min(limit, (shared + (self._capacity.blocks - shared) // max(1, width)) * BLOCK_TOKENS)
 
     def check_drafts(self, request: Request) -> None:
         """What comes as drafts must be tokens that a draft model could have made."""

@@ -11,10 +11,11 @@ from enum import Enum, auto
 
 import numpy as np
 
-from repoagent_llm.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
+from repoagent_llm.engine.blocks import Budget
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
@@ -78,7 +79,7 @@ class Limits:
     ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests, of this executor or
     of another, wait for their next tokens; ``max_tokens_contended``: of one for whose end others only wait to read.
     A prompt that is read whole may exceed them. ``beginners_wait``: those that have one token wait as those that have
-    none.
+    none. ``shares``: the sequences of a request share the blocks of its prompt.
     """
 
     policy: CapacitySchedulerPolicy
@@ -90,6 +91,7 @@ class Limits:
     max_tokens_generating: int
     max_tokens_contended: int
     beginners_wait: bool = False
+    shares: bool = False
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ class Plan:
 class Scheduler:
     """Holds the waiting and the running requests, both in the order of priority, then arrival."""
 
-    def __init__(self, limits: Limits, budget: BlockBudget, cache: SequenceCache) -> None:
+    def __init__(self, limits: Limits, budget: Budget, cache: SequenceCache) -> None:
         self.waiting: list[Task] = []
         self.running: list[Task] = []
         self.paused_now = 0
@@ -155,7 +157,7 @@ class Scheduler:
         works: list[Work] = []
         reading: list[tuple[Task, TokenSequence, int]] = []
         for task in self.running:
-            for sequence, tokens in _needs(task):
+            for sequence, tokens in _needs(task, self._cache.readable(task)):
                 if tokens == 1 and sequence.pending == 1 and task.started:
                     # Drafts go with their token; they must not wait behind prompts.
                     works.append(_piece(task, sequence, 1))
@@ -208,7 +210,7 @@ class Scheduler:
             if self._has_another_width(task) and task.passed_over < _MOST_PASSING:
                 place += 1
                 continue
-            if not self._may_start(task) or not self._budget.grow(task.id, self._blocks(task)):
+            if not self._may_start(task) or not self._has_blocks(task):
                 return
             self.waiting.pop(place)
             for passed in self.waiting[:place]:
@@ -239,19 +241,24 @@ class Scheduler:
         rows = sum(other.group.width for other in self.running) + task.group.width
         return len(self.running) < self._limits.max_requests and rows <= self._limits.max_sequences
 
+    def _has_blocks(self, task: Task) -> bool:
+        blocks = self._blocks(task)
+        return self._budget.grow(task, blocks) or self._budget.grow(task, blocks, self._cache.shared_blocks(task))
+
     def _blocks(self, task: Task) -> int:
         """Blocks that the policy wants a request to hold before its next iteration."""
         longest = max(len(sequence.tokens) for sequence in task.group.sequences) + len(task.drafts) + 1
         if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
             longest = len(task.request.input_token_ids) + task.max_new_tokens
-        return task.group.width * blocks_for(longest)
+        shared = len(task.request.input_token_ids) // BLOCK_TOKENS if self._limits.shares else 0
+        return shared + task.group.width * (blocks_for(longest) - shared)
 
     def _make_room(self) -> None:
         """Pause from the end of the order until what is left fits."""
         place = 0
         while place < len(self.running):
             task = self.running[place]
-            if self._budget.grow(task.id, self._blocks(task)):
+            if self._budget.grow(task, self._blocks(task)):
                 place += 1
             else:
                 self._pause(self.running[-1])
@@ -271,7 +278,7 @@ class Scheduler:
     def _release(self, task: Task) -> None:
         """Give back a request's sequences and blocks."""
         self._cache.close(task)
-        self._budget.release(task.id)
+        self._budget.release(task)
 
     def _read(self, reading: list[tuple[Task, TokenSequence, int]], budget: int) -> list[Work]:
         """Longer pieces: prompts, and histories after a pause."""
@@ -295,10 +302,9 @@ def _round(tasks: Sequence[Task]) -> Plan:
     return Plan(list(map(Work, tasks, sequences, segments)), segments)
 
 
-def _needs(task: Task) -> Iterator[tuple[TokenSequence, int]]:
+def _needs(task: Task, active: Sequence[TokenSequence]) -> Iterator[tuple[TokenSequence, int]]:
     """How many tokens each sequence should take next. Beams wait for each other before their last token."""
-    active = task.active()
-    if not task.group.together or len(active) == 1:
+    if not task.group.together or len(task.active()) == 1:
         for sequence in active:
             yield sequence, sequence.pending
         return

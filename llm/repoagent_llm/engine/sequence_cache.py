@@ -2,10 +2,11 @@
 
 import logging
 
-from repoagent_llm.engine.blocks import BLOCK_TOKENS, blocks_for
 from repoagent_llm.engine.prefix_pool import PrefixPool
 from repoagent_llm.engine.task import Task, retention_of
 from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import AdaptableRunner, ModelRunner
 from repoagent_llm.types.executor_errors import EngineError
 
@@ -30,6 +31,7 @@ class SequenceCache:
         self.totals = CacheTotals()
         self._runner = runner
         self._pool = pool
+        self._pages = runner if isinstance(runner, PagedRunner) else None
 
     @property
     def _adaptable(self) -> AdaptableRunner:
@@ -47,7 +49,38 @@ class SequenceCache:
             sequence.computed = 0
             if task.lease is not None:
                 self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
-            self._reuse(task, sequence)
+            if self._pages is None or sequence is task.active()[0]:
+                self._reuse(task, sequence)
+
+    def shared_blocks(self, task: Task) -> int:
+        """How many blocks of a request that waits are there, because running sequences hold them."""
+        if self._pages is None or self._pool is None or task.reads_whole_context:
+            return 0
+        found = self._pool.match(task.marked(task.active()[0].tokens), task.key)
+        pool = self._pages.pool
+        return sum(match.tokens == BLOCK_TOKENS and pool.is_busy(match.page.blob.blocks[0]) for match in found)
+
+    def readable(self, task: Task) -> list[TokenSequence]:
+        """The sequences of a task that may take tokens now.
+
+        After a pause one reads the prompt once more, and the others share its blocks.
+        """
+        active = task.active()
+        if self._pages is None or len(active) < 2:
+            return active
+        first, *others = active
+        shared = first.prompt_length // BLOCK_TOKENS * BLOCK_TOKENS
+        behind = [sequence for sequence in others if sequence.computed < shared]
+        if not behind:
+            return active
+        if first.computed < shared:
+            return [first]
+        piece = self._pages.export_kv(first.seq, 0, shared)  # type: ignore[arg-type]
+        for sequence in behind:
+            self._pages.import_kv(sequence.seq, piece, shared)  # type: ignore[arg-type]
+            sequence.computed = shared
+        self._pages.drop_kv(piece)
+        return active
 
     def _reuse(self, task: Task, sequence: TokenSequence) -> None:
         pages = 0

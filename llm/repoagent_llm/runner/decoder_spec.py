@@ -18,6 +18,7 @@ from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
 __all__ = [
     "CONFIG_NAME",
+    "PAGED_TYPE",
     "STD_TYPE",
     "DecoderSpec",
     "Section",
@@ -96,6 +97,7 @@ class Section:
 
 CONFIG_NAME: Final = "genai_config.json"
 STD_TYPE: Final = "std-decoder"
+PAGED_TYPE: Final = "paged-decoder"
 _MOST_BYTES: Final = 4 << 20
 """Of the file, which has some kilobytes."""
 _MOST_LAYERS: Final = 4096
@@ -119,6 +121,7 @@ class DecoderSpec:
     """A decoder folder, or a graph in memory. Names with ``%d`` take the layer's number.
 
     ``graph``: the graph where it is not a file; ``weights``: those of its weights that it does not hold itself.
+    ``paged``: of a folder for paged attention what describes its graph; ``filename`` is the file of its weights.
     """
 
     folder: Path
@@ -139,6 +142,7 @@ class DecoderSpec:
     window: SlidingWindow | None = None
     graph: bytes | None = None
     weights: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    paged: Section | None = None
 
     @property
     def place(self) -> str:
@@ -207,6 +211,7 @@ def _spec(folder: Path, model: Section) -> DecoderSpec:
         present_value=outputs.pattern("present_value_names"),
         logits=outputs.text("logits"),
         window=_window(decoder, layers),
+        paged=decoder.section("paged") if decoder.values.get("type") == PAGED_TYPE else None,
     )
 
 
@@ -233,6 +238,8 @@ def _window(decoder: Section, layers: int) -> SlidingWindow | None:
 def check_form(model: Path | DecoderSpec, *, standard: bool) -> DecoderSpec:
     """The specification of a folder, or this one; raises if its graph has the other form."""
     spec = read_spec(model) if isinstance(model, Path) else model
+    if spec.paged is not None:
+        raise CheckError(f"{spec.place}: the folder is one for paged attention, expected one with a graph")
     if spec.standard != standard:
         forms = {True: "of standard operators", False: "with GroupQueryAttention"}
         raise CheckError(f"{spec.place}: the graph is one {forms[spec.standard]}, expected one {forms[standard]}")

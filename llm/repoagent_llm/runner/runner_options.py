@@ -5,10 +5,12 @@ from typing import Any, Final
 
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["DEFAULT_SEQ_LEN", "MOST_GRAPH_BYTES", "RunnerOptions"]
+__all__ = ["CACHE_TYPES", "DEFAULT_SEQ_LEN", "MOST_GRAPH_BYTES", "RunnerOptions"]
 
 DEFAULT_SEQ_LEN: Final = 2048
 """Tokens that a sequence may hold where no one says."""
+CACHE_TYPES: Final = ("f32", "bf16", "f16", "u8")
+"""What keys and values are rounded to; only paged attention has a choice."""
 MOST_GRAPH_BYTES: Final = (1 << 31) - 1
 """What protobuf can read."""
 
@@ -39,10 +41,16 @@ class RunnerOptions:
     own_weights: bool = False
     max_graph_bytes: int = MOST_GRAPH_BYTES
     run_options: Any = None
+    cache_tokens: int | None = None
+    cache_type: str | None = None
+    exact: bool = True
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("threads", "max_seq_len", "max_sequences", "max_graph_bytes"):
+        for name in ("threads", "max_seq_len", "max_sequences", "max_graph_bytes", "cache_tokens"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise CheckError(f"RunnerOptions.{name} must be an integer > 0, not {value!r}")
+        if self.cache_type not in (None, *CACHE_TYPES):
+            known = ", ".join(CACHE_TYPES)
+            raise CheckError(f"RunnerOptions.cache_type must be one of {known}, not {self.cache_type!r}")

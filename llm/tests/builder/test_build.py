@@ -74,10 +74,11 @@ def test_logits_equal_those_of_transformers(
 ) -> None:
     runner = open_runner(kind, form)
     for prompt, expected in zip(oracle["prompts"], oracle["models"][kind]["logits"], strict=True):
-        np.testing.assert_allclose(_logits(runner, prompt)[[0, -1]], expected, atol=5e-5)
+        atol = 2e-5 if form is Form.PAGED else 5e-5
+        np.testing.assert_allclose(_logits(runner, prompt)[[0, -1]], expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", [Form.GQA, Form.STD])
 def test_half_precision_stays_close(form: Form, oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]) -> None:
     runner = open_runner("llama", form, Precision.FP16)
     assert runner.info.dtype == "float16"

@@ -23,7 +23,7 @@ class PlainOrder(LeafOrder):
     def put(self, page: Page) -> None:
         """Nothing to note."""
 
-    def first(self, keep: BlockHash) -> Page | None:
+    def first(self, keep: BlockHash | None = None) -> Page | None:
         """See LeafOrder."""
         leaves = [page for page in self._pages.values() if not page.children and page.hash != keep]
         return min(leaves, key=lambda page: (page.priority_at(self._clock()), page.used), default=None)

@@ -1,8 +1,13 @@
 """Sharing an iteration's tokens, and counting blocks."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
-from repoagent_llm.engine.blocks import BlockBudget, blocks_for
+from repoagent_llm.engine.blocks import BlockBudget
 from repoagent_llm.engine.scheduler import split_budget
+from repoagent_llm.engine.task import Task
+from repoagent_llm.runner.block_pool import blocks_for
 from repoagent_llm.types.enums import ContextChunkingPolicy
 
 FIRST = ContextChunkingPolicy.FIRST_COME_FIRST_SERVED
@@ -28,12 +33,13 @@ def test_something_always_goes_on(policy: ContextChunkingPolicy) -> None:
     assert sum(split_budget([50, 50], -3, policy, chunked=True)) == 1
 
 
-def test_blocks_are_counted_by_owner() -> None:
+def test_blocks_are_counted_by_request() -> None:
     budget = BlockBudget(4)
-    assert budget.grow(1, 3)
-    assert not budget.grow(2, 2)
-    assert budget.grow(1, 2)
-    assert (budget.free, budget.used, budget.held(1), budget.held(2)) == (1, 3, 3, 0)
-    budget.release(1)
+    one, two = (cast(Task, SimpleNamespace(id=number)) for number in (1, 2))
+    assert budget.grow(one, 3)
+    assert not budget.grow(two, 2)
+    assert budget.grow(one, 2)
+    assert (budget.free, budget.used) == (1, 3)
+    budget.release(one)
     assert (budget.free, budget.used) == (4, 0)
     assert [blocks_for(tokens) for tokens in (0, 1, 32, 33)] == [0, 1, 1, 2]

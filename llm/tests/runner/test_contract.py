@@ -1,4 +1,4 @@
-"""What every runner must do: the fake one, those on ONNX Runtime, and that of TensorRT plans over the stand-in."""
+"""What every runner must do: the fake ones, those on ONNX Runtime and OpenVINO, that of plans over the stand-in."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +8,17 @@ import numpy.typing as npt
 import pytest
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.runner.ort import OrtRunner
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import DecodeRound, EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.runner.tensorrt import TensorRtRunner
 from repoagent_llm.types.executor_errors import EngineError
 
+from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner
 from llm.tests.plan_folders import prefill_and_decode
 
 PROMPT = np.arange(3, 23, dtype=np.int32)
+EXTRAS = ["fake", "gqa", "std", "fake-pages", "paged"]  # those that are opened with extra outputs
 EXACT = 2e-5  # chunked and whole runs may differ in the last bits
 
 
@@ -24,6 +27,8 @@ EXACT = 2e-5  # chunked and whole runs may differ in the last bits
         *("fake", "gqa", "std", "gqa-gpt2", "gqa-int4", "gqa-int8", "gqa-fp16"),
         *("mixed", "mixed-qwen3", "mixed-gpt2"),
         *("plan", "plan-gpt2", "plan-fp16", "plan-qwen3-profiles"),
+        *("fake-pages", "paged", "paged-mistral", "paged-gpt2", "paged-int8", "paged-int4", "paged-bf16"),
+        *("paged-f16-cache", "paged-fast"),
     ]
 )
 def runner(
@@ -48,6 +53,15 @@ def runner(
         "plan-fp16": lambda: open_plan("llama", Precision.FP16),
         "plan-qwen3-profiles": lambda: open_plan("qwen3", Precision.FP32, *prefill_and_decode(4, 7), name="two"),
     }
+    made["fake-pages"] = lambda: PagedRunner(FakePacked())
+    made["paged"] = lambda: open_runner("llama", Form.PAGED, extra_outputs=("last_hidden",))
+    made["paged-mistral"] = lambda: open_runner("mistral", Form.PAGED)
+    made["paged-gpt2"] = lambda: open_runner("gpt2", Form.PAGED)
+    made["paged-int8"] = lambda: open_runner("qwen2", Form.PAGED, Precision.INT8)
+    made["paged-int4"] = lambda: open_runner("qwen3", Form.PAGED, Precision.INT4)
+    made["paged-bf16"] = lambda: open_runner("llama", Form.PAGED, Precision.BF16)
+    made["paged-f16-cache"] = lambda: open_runner("llama", Form.PAGED, cache_type="f16")
+    made["paged-fast"] = lambda: open_runner("llama", Form.PAGED, Precision.INT8, exact=False)
     return made[request.param]()
 
 
@@ -206,6 +220,11 @@ def test_exported_pieces_stand_in_for_computing(runner: ModelRunner, whole: npt.
     runner.import_kv(fresh, pieces[1], 5)
     assert runner.length(fresh) == 13
     np.testing.assert_allclose(_feed(runner, fresh, PROMPT[13:]), whole[13:], atol=_tolerance(runner))
+    if isinstance(runner, PagedRunner):
+        runner.free(fresh)
+        for piece in pieces:
+            runner.drop_kv(piece)
+        assert runner.pool.free == runner.pool.total
 
 
 def test_a_sequence_can_be_filled_to_the_last_token_but_not_beyond(runner: ModelRunner) -> None:
@@ -222,7 +241,9 @@ def test_a_sequence_can_be_filled_to_the_last_token_but_not_beyond(runner: Model
     assert np.isfinite(before).all()
 
 
-@pytest.mark.parametrize("runner", ["fake", "gqa", "std"], indirect=True)  # those opened with extra outputs
+@pytest.mark.parametrize(
+    "runner", ["fake", "gqa", "std", "fake-pages", "paged"], indirect=True
+)  # those opened with extra outputs
 def test_named_tensors_come_out_for_every_token(runner: ModelRunner) -> None:
     names = runner.info.extra_outputs
     one, two = _open(runner), _open(runner)

@@ -17,7 +17,7 @@ from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", [Form.GQA, Form.STD])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
 def test_greedy_tokens_of_a_batch_equal_those_of_transformers(
     kind: str, form: Form, oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]
@@ -130,7 +130,7 @@ def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable
         OrtGqaRunner(tmp_path)
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", [Form.GQA, Form.STD])
 @pytest.mark.parametrize(
     ("section", "key", "value", "text"),
     [

@@ -32,7 +32,7 @@ def _say(runner: OrtRunner, seq: Seq, *pieces: npt.NDArray[np.int32]) -> list[np
     return [runner.step([Segment(seq, piece)]).logits.copy() for piece in pieces]
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", [Form.GQA, Form.STD])
 def test_not_a_number_stays_in_its_own_sequence(form: Form, open_runner: Callable[..., OrtRunner]) -> None:
     runner = open_runner("llama", form)
     pieces = PROMPT[:5], PROMPT[5:6], PROMPT[6:8]

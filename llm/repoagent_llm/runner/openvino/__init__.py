@@ -1,0 +1,1 @@
+"""Decoders on OpenVINO, with paged attention."""

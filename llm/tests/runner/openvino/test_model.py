@@ -1,0 +1,161 @@
+"""Decoders on OpenVINO: what is exact, what is rounded, and what is refused. The contract is in test_contract.py."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
+from repoagent_llm.builder import Form, Precision, build
+from repoagent_llm.builder.products import dequantize, quantize, quantize_outputs
+from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
+from repoagent_llm.runner.decoder_spec import parse_spec, read_spec
+from repoagent_llm.runner.openvino.model import open_paged
+from repoagent_llm.runner.paged import PagedRunner
+from repoagent_llm.runner.protocol import Embeddings, Logits, Segment, Seq
+from repoagent_llm.types.executor_errors import CheckError
+
+from llm.tests.conftest import MakeFolder, need_openvino
+from llm.tests.reference import Reference
+
+TEXT = np.random.default_rng(5).integers(3, 90, 60).astype(np.int32)
+Open = Callable[..., PagedRunner]
+Floats = npt.NDArray[np.float32]
+
+
+@pytest.fixture(autouse=True)
+def _needs_openvino() -> None:
+    need_openvino()
+
+
+def _feed(runner: PagedRunner, *pieces: npt.NDArray[np.int32], seq: Seq | None = None) -> Floats:
+    """The logits of every token of pieces of one text."""
+    seq = runner.open() if seq is None else seq
+    assert seq is not None
+    return np.concatenate([runner.step([Segment(seq, piece, Logits.ALL)]).logits.copy() for piece in pieces])
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+def test_logits_are_those_of_numpy_and_pieces_those_of_the_whole(
+    kind: str, open_runner: Open, reference: Callable[[str], Reference]
+) -> None:
+    runner = open_runner(kind, Form.PAGED)
+    whole = _feed(runner, TEXT)
+    np.testing.assert_allclose(whole, reference(kind).logits(TEXT.tolist()), rtol=0, atol=2e-5)
+    pieces = _feed(runner, TEXT[:1], TEXT[1:37], TEXT[37:38], TEXT[38:])
+    np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.INT8, Precision.INT4])
+def test_a_text_does_not_depend_on_those_beside_it(precision: Precision, open_runner: Open) -> None:
+    runner = open_runner("llama", Form.PAGED, precision, max_sequences=16)
+    texts = [np.roll(TEXT, number) for number in range(16)]
+    seqs = [runner.open() for _ in texts]
+    found: list[list[Floats]] = [[] for _ in texts]
+    for start, stop in ((0, 33), (33, 34), (34, 35)):
+        result = runner.step([Segment(s, t[start:stop], Logits.ALL) for s, t in zip(seqs, texts, strict=True) if s])
+        for mine, rows in zip(found, result.rows, strict=True):
+            mine.append(result.logits[rows].copy())
+    for seq in seqs:
+        if seq is not None:
+            runner.free(seq)
+    for text, mine in zip(texts, found, strict=True):
+        np.testing.assert_allclose(np.concatenate(mine), _feed(runner, text[:35]), rtol=0, atol=2e-5)
+        runner.free(Seq(max(runner._sequences)))
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4, Precision.BF16])
+def test_rounded_weights_give_what_their_values_give(
+    precision: Precision, tmp_path: Path, checkpoint: Callable[[str], Path], open_runner: Open
+) -> None:
+    source, rounded = Checkpoint(checkpoint("llama")), {}
+    for name in source.names():
+        matrix = source.read(name)
+        plain = matrix.ndim != 2 or "embed" in name
+        if precision is Precision.BF16:
+            matrix = matrix if matrix.ndim == 1 else _upper_halves(matrix)
+        elif not plain:
+            matrix = _rounded(matrix, eight=precision is Precision.INT8 or "lm_head" in name)
+        rounded[name] = matrix
+    (tmp_path / "config.json").write_bytes((checkpoint("llama") / "config.json").read_bytes())
+    write_safetensors(tmp_path / "model.safetensors", rounded)
+    exact = Reference(tmp_path)
+    if exact.config["tie_word_embeddings"] and precision is not Precision.BF16:
+        pytest.skip("the head of this shape is the embedding")
+    found = _feed(open_runner("llama", Form.PAGED, precision), TEXT)
+    np.testing.assert_allclose(found, exact.logits(TEXT.tolist()), rtol=0, atol=2e-5)
+
+
+def _upper_halves(matrix: Floats) -> Floats:
+    bits = matrix.view(np.uint32).astype(np.uint64)
+    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+
+
+def _rounded(matrix: Floats, *, eight: bool) -> Floats:
+    if eight:
+        levels, scales = quantize_outputs(matrix)
+        return np.ascontiguousarray(levels.T.astype(np.float32) * scales[:, None])
+    packed, scales = quantize(matrix, 16)
+    return dequantize(packed, scales.astype(np.float16).astype(np.float32), matrix.shape[1])
+
+
+@pytest.mark.parametrize(("kind", "most"), [("f16", 0.02), ("u8", 0.3)])
+def test_rounded_caches_stay_close(kind: str, most: float, open_runner: Open) -> None:
+    exact = _feed(open_runner("llama", Form.PAGED), TEXT)
+    runner = open_runner("llama", Form.PAGED, cache_type=kind)
+    assert 0 < np.abs(_feed(runner, TEXT[:33], TEXT[33:34], TEXT[34:]) - exact).max() < most
+    assert runner.divisible is (kind == "f16")
+
+
+def test_numbers_that_are_not_finite_harm_their_own_text_alone(open_runner: Open) -> None:
+    runner = open_runner("llama", Form.PAGED, cache_tokens=64)
+    expected = _feed(runner, TEXT)
+    runner.free(Seq(1))
+    wrong = Embeddings(np.arange(40), np.full((40, 64), np.inf, np.float32))
+    seq = runner.open()
+    assert seq is not None
+    assert np.isnan(runner.step([Segment(seq, TEXT[:40], embeddings=wrong)]).logits).any()
+    copy = runner.fork(seq)
+    assert copy is not None
+    runner.truncate(copy, 0)
+    runner.free(seq)
+    found = _feed(runner, TEXT[:10], TEXT[10:11], TEXT[11:35], seq=copy)
+    np.testing.assert_allclose(found, expected[:35], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_type": "bf16"}, "what is computed in f32 takes no cache of bf16"),
+        ({"mixed": True}, "RunnerOptions.mixed is for ONNX Runtime"),
+        ({"cache_tokens": 10**12}, r"the KV cache does not fit.*KvCacheConfig\.max_tokens"),
+        ({"extra_outputs": ("nothing",)}, "has no tensor 'nothing'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, open_runner: Open) -> None:
+    with pytest.raises(CheckError, match=message):
+        open_runner("llama", Form.PAGED, **options)
+
+
+def test_folders_of_one_form_are_not_taken_for_another(decoder_folder: MakeFolder, open_runner: Open) -> None:
+    folder = decoder_folder("llama", Form.PAGED)
+    spec = parse_spec((folder / "genai_config.json").read_text(), b"", {})
+    with pytest.raises(CheckError, match="an engine buffer cannot hold one"):
+        open_paged(spec, RunnerOptions())
+
+
+def test_the_executor_finds_the_runner_by_the_folder_and_sizes_its_pool(
+    decoder_folder: MakeFolder, reference: Callable[[str], Reference], tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    folder = build(checkpoint("qwen3"), tmp_path / "decoder", form="paged")
+    config = ExecutorConfig(kv_cache_config=KvCacheConfig(max_tokens=640))
+    config.runner_options = RunnerOptions(threads=1, own_weights=True)
+    with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
+        (folder / read_spec(folder).filename).write_bytes(b"")  # copied, as it was asked for
+        assert executor._assembly.budget.total == 20
+        prompt = TEXT[:20].tolist()
+        ids = executor.enqueue_requests([Request(prompt, 9)])
+        ((response,),) = executor.await_responses(ids)
+    assert response.result.output_token_ids == [[*prompt, *reference("qwen3").greedy(prompt, 9)]]

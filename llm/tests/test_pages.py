@@ -1,0 +1,145 @@
+"""The engine over pages: what requests share, what a shortage does, and that every block comes back."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from repoagent_llm import (
+    CapacitySchedulerPolicy,
+    Executor,
+    ExecutorConfig,
+    KvCacheConfig,
+    OutputConfig,
+    Request,
+    Response,
+    Result,
+    SamplingConfig,
+    SchedulerConfig,
+)
+from repoagent_llm.runner.paged import PackedStep, PagedRunner
+
+from llm.tests.fake_packed import FakePacked
+from llm.tests.fake_runner import FakeRunner
+
+LIMIT = timedelta(seconds=60)
+Start = Callable[..., tuple[Executor, PagedRunner]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """``start(blocks, config, **options)``: an executor over pages; in the end no sequence holds a block."""
+    started: list[tuple[Executor, PagedRunner]] = []
+
+    def make(blocks: int, config: ExecutorConfig | None = None, **options: Any) -> tuple[Executor, PagedRunner]:
+        runner = PagedRunner(FakePacked(blocks, **{"max_seq_len": 1024, "max_sequences": 200, **options}))
+        started.append((Executor.from_runner(runner, config or ExecutorConfig()), runner))
+        return started[-1]
+
+    yield make
+    for executor, runner in started:
+        executor.shutdown()
+        assert runner.pool.busy == 0
+
+
+def _output() -> OutputConfig:
+    return OutputConfig(exclude_input_from_output=True)
+
+
+def _ask(executor: Executor, requests: list[Request]) -> list[Result]:
+    ids = executor.enqueue_requests(requests)
+    found = []
+    for responses in executor.await_responses(ids, LIMIT):
+        assert not responses[0].has_error(), responses[0].error_msg
+        found += [response.result for response in responses]
+    return found
+
+
+def _texts(results: list[Result]) -> list[list[list[int]]]:
+    return [result.output_token_ids for result in results]
+
+
+def _alone(requests: list[Request]) -> list[list[list[int]]]:
+    """What a runner that shares nothing answers, one request after the other."""
+    config = ExecutorConfig(max_beam_width=4, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    runner = FakeRunner(vocab_size=96, max_seq_len=1024, max_sequences=200)
+    with Executor.from_runner(runner, config) as executor:
+        return _texts([result for request in requests for result in _ask(executor, [request])])
+
+
+def test_forks_of_one_prompt_hold_its_blocks_once(start: Start) -> None:
+    most = 0
+
+    def watch(step: PackedStep) -> None:
+        nonlocal most
+        most = max(most, runner.pool.busy)
+
+    executor, runner = start(200, before_run=watch)
+    prompt = [token % 90 for token in range(600)]
+    request = Request(prompt, 5, sampling_config=SamplingConfig(top_k=5, num_return_sequences=128))
+    ids = executor.enqueue_requests([request])
+    texts: list[Response] = []
+    while len(texts) < 128:
+        texts += executor.await_responses(ids[0], LIMIT)
+    assert not any(response.has_error() for response in texts)
+    assert most == 600 // 32 + 128  # 128 copies of the prompt would be 2432
+
+
+@pytest.mark.parametrize("policy", list(CapacitySchedulerPolicy))
+def test_texts_are_right_where_blocks_are_short(policy: CapacitySchedulerPolicy, start: Start) -> None:
+    config = ExecutorConfig(max_beam_width=4, scheduler_config=SchedulerConfig(policy), enable_chunked_context=True)
+    executor, _ = start(13, config)
+    kinds = [None, SamplingConfig(3), SamplingConfig(top_k=4, seed=2), SamplingConfig(4)]
+    requests = [
+        Request(
+            [number % 3, *range(20 + 13 * (number % 5))],
+            12 + number,
+            sampling_config=kinds[number % 4] or SamplingConfig(),
+            output_config=_output(),
+        )
+        for number in range(24)
+    ]
+    assert _texts(_ask(executor, requests)) == _alone(requests)
+
+
+def test_what_is_retained_is_given_up_when_sequences_need_it(start: Start) -> None:
+    executor, runner = start(11)
+    for first in range(6):
+        _ask(executor, [Request([first, *range(1, 80)], 10)])
+    assert runner.pool.busy == 0
+    assert runner.pool.free < 4  # the others hold what may be used again
+    request = Request([7] * 250, 60, output_config=_output())
+    assert _texts(_ask(executor, [request])) == _alone([request])
+
+
+def test_a_prefix_that_runs_is_shared_and_counts_once(start: Start) -> None:
+    executor, _ = start(20)
+    prompt = [token % 90 for token in range(320)]
+    _ask(executor, [Request(prompt, 2)])
+    requests = [Request([*prompt, number], 30, output_config=_output()) for number in range(8)]
+    assert _texts(_ask(executor, requests)) == _alone(requests)
+    stats = executor.get_latest_iteration_stats()
+    assert max(item.num_active_requests for item in stats) == 8  # ten blocks together, and one of each
+
+
+def test_requests_that_can_never_fit_are_refused_by_what_they_share(start: Start) -> None:
+    executor, _ = start(20)
+    request = Request(list(range(90)) * 3, 5, sampling_config=SamplingConfig(top_k=3, num_return_sequences=12))
+    (response,) = executor.await_responses(executor.enqueue_request(request), LIMIT)
+    assert "needs 20 KV blocks at least; this executor has 19" in (response.error_msg or "")
+    request.sampling_config = SamplingConfig(top_k=3, num_return_sequences=11)
+    assert len(_ask(executor, [request])) > 0
+
+
+def test_a_step_that_fails_returns_its_blocks(start: Start) -> None:
+    def fail(step: PackedStep) -> None:
+        if (step.tokens == 66).sum() > 20:
+            raise RuntimeError("the model fails")
+
+    executor, runner = start(12, before_run=fail)
+    ids = executor.enqueue_requests([Request([66] * 100, 5)])
+    ((response,),) = executor.await_responses(ids, LIMIT)
+    assert response.has_error()
+    assert runner.pool.free == 12
+    request = Request([5] * 300, 40, output_config=_output())
+    assert _texts(_ask(executor, [request])) == _alone([request])
