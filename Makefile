@@ -192,16 +192,13 @@ OPENVINO := .venvs/openvino
 VLLM := .venvs/vllm
 LLM_PEERS := $(XLLAMACPP)/.installed $(OPENVINO)/.installed $(VLLM)/.installed
 
-# Installs the peers and runs the servers among them; a Triton is given by REPOAGENT_TRITON_HTTP and REPOAGENT_TRITON_GRPC.
+# Installs what `make bench` compares with, and runs what takes part of the peers only: bench-table has the servers.
 bench-peers: $(STAMP) $(LLM_PEERS)
 	if [ "$$(id -u)" = 0 ]; then apt-get install --yes --quiet $(PEER_PROGRAMS); else echo "install with root: apt-get install $(PEER_PROGRAMS)"; fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
-	$(PYTHON) -m venv $(MLSERVER)
-	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
 	$(PYTHON) -m venv $(MODEL_SIGNING)
 	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
-	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)
 	$(BIN)/python benchmarks/llm_peers.py --rounds 3 --minutes 6
 
 # One that cannot be installed here is named by the benchmark.
@@ -254,7 +251,7 @@ any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/
 	$(BIN)/python benchmarks/any_server.py
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
-BENCHMARKS := interop footprint run_cost index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share
+BENCHMARKS := footprint run_cost load_unload python_backend chain_overhead core_overhead dynamic_batching infer_rates checksum_speed age_speed tink_speed executor_speed executor_share
 
 bench: $(STAMP)
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

@@ -1,4 +1,4 @@
-"""A load generator for grpc_infer.py.
+"""A load generator for gRPC.
 
 ``load_grpc.py HOST PORT CONNECTIONS SECONDS [NAME=VALUE ...]`` makes the unary call ModelInfer with the bytes on its
 standard input over and over, one call at a time on each connection, and prints the calls per second. The names and

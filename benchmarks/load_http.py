@@ -1,4 +1,4 @@
-"""A load generator for http_infer.py, for machines without wrk.
+"""A load generator for HTTP, for machines without wrk.
 
 ``load_http.py HOST PORT PATH CONNECTIONS SECONDS JSON_LENGTH`` posts what is on its standard input again and again on
 every connection and prints the requests per second; JSON_LENGTH is that of the binary extension's header, -1 for none.

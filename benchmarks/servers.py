@@ -131,20 +131,15 @@ def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def mlserver(name: str, folder: Path, environment: Path, *, onnx: bool = False) -> Iterator[Server]:
-    """MLServer, installed in ``environment``, in one process.
-
-    It has a runtime that returns its input, or with ``onnx`` one that runs the ONNX files of ``folder/models``.
-    """
+def mlserver(name: str, folder: Path, environment: Path) -> Iterator[Server]:
+    """MLServer, installed in ``environment``, in one process, with a runtime that returns its input."""
     program = environment / "bin" / "mlserver"
     if not program.exists():
-        raise Missing("MLServer is not installed; `make bench-peers` does it")
+        raise Missing("MLServer is not installed; `make bench-table` does it")
     ports, home = free_ports(3), folder / "mlserver"
     for model in sorted((folder / "models").iterdir()):
-        parameters = {"uri": str(model / "1" / "model.onnx")} if onnx else {}
-        kind = f"mlserver_models.{'OnnxModel' if onnx else 'Identity'}"
         (home / model.name).mkdir(parents=True)
-        settings = {"name": model.name, "implementation": kind, "parameters": parameters}
+        settings = {"name": model.name, "implementation": "mlserver_models.Identity"}
         (home / model.name / "model-settings.json").write_text(json.dumps(settings))
     numbers = dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
     (home / "settings.json").write_text(json.dumps({**numbers, "parallel_workers": 0, "debug": False}))
