@@ -23,6 +23,8 @@ def main() -> int:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    for name, value in order["options"].items():
+        setattr(options, name, type(getattr(options, name))(value))
     for name, value in order["settings"].items():
         options.add_session_config_entry(name, value)
     if contents:
@@ -42,8 +44,9 @@ def main() -> int:
 
 
 def _resident() -> int:
-    """The most bytes that this process has had in memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most bytes that this program has had in memory. (``getrusage`` counts those of the server, which forked.)"""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024
 
 
 def _limit(more: int) -> None:

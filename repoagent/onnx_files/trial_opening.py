@@ -33,6 +33,7 @@ _SETTINGS: Final = (
     DISABLED_OPTIMIZERS,
     "session.model_external_initializers_file_folder_path",
 )
+_OPTIONS: Final = ("enable_cpu_mem_arena", "enable_mem_pattern", "execution_mode", "graph_optimization_level")
 _INHERITED: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"})
 _bounds: Final[ContextVar[tuple[Limits, Callable[[], bool]]]] = ContextVar(
     "repoagent_opening", default=(DEFAULT_LIMITS, lambda: False)
@@ -60,7 +61,8 @@ def try_opening(
 
     Args:
         model: The contents of its file.
-        options: The ``SessionOptions`` that it will be opened with; folders and bounds of folding are taken from it.
+        options: The ``SessionOptions`` that it will be opened with; the level of optimisation, folders and
+            bounds of folding are taken from it.
         name: What to call the file in a message.
         path: Where the file lies, if others lie beside it; then ``model`` is not sent.
         files: Those beside it that are in memory.
@@ -78,6 +80,7 @@ def try_opening(
     order = {
         "path": path,
         "contents": {one: len(content) for one, content in contents.items()},
+        "options": {one: int(getattr(options, one)) for one in _OPTIONS},
         "settings": {one: options.get_session_config_entry(one) for one in _SETTINGS if _has(options, one)},
         "bytes": limits.open_bytes + _OWN * max(size, sum(map(len, contents.values()))),
     }

@@ -1,9 +1,12 @@
 """What ONNX Runtime infers and copies while it opens a file has an end, in time and in memory."""
 
+import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from repoagent.errors import CancelledError, InvalidArgumentError
+from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.onnx_files import trial_opening
 from repoagent.onnx_files.shape_cost import is_plain
 from repoagent.onnx_files.trial_opening import opening_within, try_opening
+from tests.hostile.conftest import NewCore
 from tests.onnx_models import floats, make_model, perceptron
+from tests.serving.core_kit import in_thread
 
 SMALL = replace(DEFAULT_LIMITS, open_bytes=64 << 20, open_seconds=5)
 X = floats("x", shape=[1])
@@ -109,6 +114,73 @@ def test_a_cancelled_load_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> N
     with opening_within(DEFAULT_LIMITS, cancelled.is_set), pytest.raises(CancelledError):
         try_opening(many_dimensions().SerializeToString(), onnxruntime.SessionOptions(), "m")
     assert started[0].returncode is not None
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "queue.SimpleQueue[subprocess.Popen[bytes]]":
+    """The processes in which models are tried, as they start; none of them comes to an end by itself."""
+    program = tmp_path / "program.py"
+    program.write_text("import signal\nsignal.pause()\n")
+    monkeypatch.setattr(trial_opening, "_PROGRAM", program)
+    started: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    make = subprocess.Popen
+
+    def popen(*arguments: Any, **more: Any) -> Any:
+        process = make(*arguments, **more)
+        if str(program) in arguments[0]:
+            started.put(process)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    return started
+
+
+def write(repository: Path, name: str, model: Any) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1" / "model.onnx").write_bytes(model.SerializeToString())
+    (repository / name / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: 0')
+
+
+@pytest.mark.parametrize("end", ["unload", "stop"])
+def test_an_unload_and_a_stop_end_loads_that_are_tried_while_others_are_served(
+    new_core: NewCore, repository: Path, trials: "queue.SimpleQueue[subprocess.Popen[bytes]]", end: str
+) -> None:
+    """As many as there are threads for loads; the good one has its thread after a second."""
+    core = new_core(limits=Limits(load_thread_seconds=1), load_threads=2)
+    for number in range(2):
+        write(repository, f"tried-{number}", doubling())
+    write(repository, "good", perceptron())
+    loads = [in_thread(partial(core.load, f"tried-{number}")) for number in range(2)]
+    processes = [trials.get(timeout=60) for _ in loads]
+    core.load("good")
+    assert core.model_ready("good")
+    if end == "stop":
+        core.stop()  # raises if the exit timeout was not enough
+    else:
+        for number in range(2):
+            core.unload(f"tried-{number}")
+    for (thread, results), process in zip(loads, processes, strict=True):
+        thread.join(60)
+        assert isinstance(results[0], CancelledError | UnavailableError)
+        assert process.returncode == -signal.SIGKILL
+    if end == "unload":
+        assert core.model_ready("good")
+
+
+def test_a_model_is_tried_as_it_will_be_opened() -> None:
+    """Without optimisations nothing is folded, which is what takes the memory here."""
+    nodes = [node("ConstantOfShape", f"s{one}", f"c{one}") for one in range(10)]
+    nodes += [node("Einsum", f"x c{one}", f"y{one}", equation="i,jk->ijk") for one in range(10)]
+    outputs: Any = [(f"y{one}", TensorProto.FLOAT, None) for one in range(10)]
+    shapes = [numbers(f"s{one}", [2 + one, 1 << 20]) for one in range(10)]
+    model = make_model(nodes, X, outputs, shapes).SerializeToString()
+    assert not is_plain(model)
+    options = onnxruntime.SessionOptions()
+    with opening_within(replace(SMALL, open_seconds=60), lambda: False):
+        with pytest.raises(InvalidArgumentError, match="bytes of memory to open"):
+            try_opening(model, options, "m")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try_opening(model, options, "m")
 
 
 def test_a_file_that_ends_the_process_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
