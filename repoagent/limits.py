@@ -1,7 +1,8 @@
 """What one model, file or request may take of the server: every limit in one place, with its default.
 
-Each field is a flag of ``repoagent serve``, ``--limit-NAME`` with dashes, and a line of docs/reference/serve.md. A new
-limit is a new field here and nothing else: the flag, its help text and its check are made from it.
+Each field is a name for ``--limit NAME=VALUE`` and the table ``[limits]`` of a configuration file, a flag of its own
+(``--limit-NAME`` with dashes), and a line of docs/reference/serve.md. A new limit is a new field here and nothing else:
+the flags, the help text and the check are made from it.
 """
 
 from dataclasses import dataclass, field, fields

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from repoagent.config.suggestions import did_you_mean
 from repoagent.limits import Limits
 
 if TYPE_CHECKING:
@@ -59,19 +61,54 @@ def merge_settings(settings: tuple[BackendSetting, ...]) -> dict[str, dict[str, 
     return merged
 
 
+class _Limit(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.5
+    """``NAME=VALUE`` with the name of a limit, in dashes or underscores."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, number = str(value).partition("=")
+        one = _LIMITS.get(name.strip().replace("-", "_"))
+        if one is None or not equals:
+            self.fail(f"'{name}' is not a limit; write NAME=VALUE{did_you_mean(name, _LIMITS)}", param, ctx)
+        kind: Any = click.IntRange(one.metadata["least"])
+        return one.name, kind.convert(number.strip(), param, ctx)
+
+
+_LIMITS: Final = {one.name: one for one in fields(Limits)}
+
+
 def limit_flags(command: _F) -> _F:
-    """Give ``command`` a flag for each field of :class:`repoagent.limits.Limits`."""
-    for one in reversed(fields(Limits)):
+    """Give ``command`` the flag ``--limit``, and for each limit a flag of its own, which its help leaves out."""
+    for one in reversed(_LIMITS.values()):
         kind = click.IntRange(one.metadata["least"], None)
         command = click.option(
-            Limits.flag(one.name), type=kind, default=one.default, show_default=True, help=one.metadata["help"]
+            Limits.flag(one.name), type=kind, default=one.default, help=one.metadata["help"], hidden=True
         )(command)
-    return command
+    text = "A limit on what one model, file or request may take, such as model_files=1000; repeat for more."
+    return click.option("--limit", type=_Limit(), multiple=True, metavar="NAME=VALUE", help=text)(command)
 
 
 def take_limits(values: dict[str, Any]) -> Limits:
-    """Take the values of the flags out of ``values``."""
-    return Limits(**{one.name: values.pop(f"limit_{one.name}") for one in fields(Limits)})
+    """Take the values of the flags out of ``values``; inside a command only.
+
+    ``--limit`` counts before a limit's own flag, unless that comes from a place of higher rank, as the command line.
+    """
+    context = click.get_current_context()
+    own = {name: values.pop(f"limit_{name}") for name in _LIMITS}
+    given = {
+        name: value for name, value in values.pop("limit") if _rank(context, "limit") >= _rank(context, f"limit_{name}")
+    }
+    return Limits(**own | given)
+
+
+def _rank(context: click.Context, name: str) -> int:
+    """Where the value of a flag comes from: the command line ranks highest, then the environment, then the file."""
+    sources = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE)
+    source = context.get_parameter_source(name)
+    return sources.index(source) if source in sources else -1
 
 
 agents_from_directory: Final = click.option(

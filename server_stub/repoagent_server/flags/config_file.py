@@ -19,6 +19,7 @@ __all__ = ["ENVIRONMENT_PREFIX", "config_file_option", "environment_notes"]
 
 ENVIRONMENT_PREFIX: Final = "REPOAGENT_SERVE"
 
+_LIMIT: Final = "limit-"
 _SCALARS: Final = (str, int, float)
 
 
@@ -67,8 +68,8 @@ def _read(path: Path, ctx: click.Context) -> dict[str, Any]:
         raise click.UsageError(f"--config-file: {path} is not TOML: {error}", ctx) from error
     options = _options(ctx)
     values: dict[str, Any] = {}
-    for key, value in document.items():
-        place = f"{path}:{_line(text, key)}"
+    for written, key, value in _flat(document):
+        place = f"{path}:{_line(text, written)}"
         option = options.get(key)
         if option is None or option.name is None:
             meant = did_you_mean(key.lower().lstrip("-").replace("_", "-"), options)
@@ -77,6 +78,15 @@ def _read(path: Path, ctx: click.Context) -> dict[str, Any]:
             raise click.UsageError(f"{place}: '{key}' is another name of a flag that is given above", ctx)
         values[option.name] = _value(option, value, f"{place}: '{key}'", ctx)
     return values
+
+
+def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """The keys of the file as they are written, as names of flags, and their values; ``[limits]`` is a table."""
+    for key, value in document.items():
+        if key == "limits" and isinstance(value, dict):
+            yield from ((name, f"{_LIMIT}{name.replace('_', '-')}", limit) for name, limit in value.items())
+        else:
+            yield key, key, value
 
 
 def _options(ctx: click.Context) -> Mapping[str, click.Option]:
@@ -99,7 +109,9 @@ def _text(value: object, place: str, ctx: click.Context) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, _SCALARS):
-        raise click.UsageError(f"{place} takes a text, a number or a boolean; sections and dates have no meaning", ctx)
+        raise click.UsageError(
+            f"{place} takes a text, a number or a boolean; the only table is [limits], and dates have no meaning", ctx
+        )
     return str(value)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from repoagent.errors import InvalidArgumentError
-from repoagent_server.flags.values import boolean, number
+from repoagent_server.flags.values import boolean
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 
@@ -34,7 +34,13 @@ class _PortRange(click.ParamType):  # type: ignore[type-arg]  # generic only sin
 
 _DECORATORS: Final = (
     boolean("--allow-sagemaker", default=False, help="Serve SageMaker's routes /ping and /invocations."),
-    number("--sagemaker-port", default=8080, low=0, high=65535, help="Port for SageMaker; 0 takes a free one."),
+    click.option(
+        "--sagemaker-port",
+        type=click.IntRange(0, 65535),
+        default=8080,
+        show_default=True,
+        help="Port for SageMaker; 0 takes a free one.",
+    ),
     click.option(
         "--sagemaker-safe-port-range",
         type=_PortRange(),

@@ -7,9 +7,8 @@ import click
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
-from repoagent_server.flags.values import boolean
 
-__all__ = ["metrics_flags", "take_metrics_port", "take_metrics_settings"]
+__all__ = ["metrics_flags", "take_metrics_settings", "take_port"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -33,9 +32,6 @@ class _MetricsSetting(click.ParamType):  # type: ignore[type-arg]  # generic onl
 
 
 _DECORATORS: Final = (
-    boolean("--allow-metrics", default=True, help="Serve metrics for Prometheus, on /metrics of both ports."),
-    boolean("--allow-cpu-metrics", default=True, help="Include the machine's processors and memory in the metrics."),
-    click.option("--metrics-address", help="Address to listen on for metrics.  [default: that of --http-address]"),
     click.option(
         "--metrics-port",
         type=click.IntRange(0, 65535),
@@ -64,7 +60,7 @@ def take_metrics_settings(values: dict[str, Any]) -> MetricsSettings:
     return read_metrics_settings(dict(values.pop("metrics_config")))
 
 
-def take_metrics_port(values: dict[str, Any], *, default_port: int) -> int:
-    """Take ``metrics_port`` out of ``values``."""
-    port: int | None = values.pop("metrics_port")
-    return default_port if port is None else port
+def take_port(values: dict[str, Any], name: str, default: int) -> int:
+    """Take the port ``name`` out of ``values``; ``default`` where it is not given."""
+    port: int | None = values.pop(name)
+    return default if port is None else port

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_origin, get_type_hints
 
 import click
 
@@ -10,6 +12,7 @@ from repoagent.cli.flags import PAIR, BackendSetting, merge_settings
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.scheduling.rate_limiter import EVERY_DEVICE, RateLimiterResource
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.shared.setting import SETTING, Setting
 
 __all__ = [
     "BOOLEAN",
@@ -19,8 +22,9 @@ __all__ = [
     "RESOURCE",
     "BackendSetting",
     "boolean",
+    "flags_of",
     "merge_settings",
-    "number",
+    "take",
 ]
 
 _TRUE: Final = frozenset({"true", "on", "1"})
@@ -96,12 +100,64 @@ def boolean(*names: str, default: bool, help: str) -> Callable[[_F], _F]:  # noq
     )
 
 
-def number(
-    *names: str,
-    default: int,
-    low: int,
-    high: int | None = None,
-    help: str,  # noqa: A002
-) -> Callable[[_F], _F]:
-    """An option that takes a whole number from ``low`` to ``high``."""
-    return click.option(*names, type=click.IntRange(low, high), default=default, show_default=True, help=help)
+_PATH: Final = click.Path(path_type=Path)
+_O = TypeVar("_O")
+
+
+def flags_of(options: type) -> Callable[[_F], _F]:
+    """Give a command a flag for each field of the dataclass ``options`` that is a ``setting``."""
+    hints = get_type_hints(options)
+
+    def decorate(command: _F) -> _F:
+        for one in reversed(_settings(options)):
+            command = _flag(one, hints[one.name])(command)
+        return command
+
+    return decorate
+
+
+def take(options: type[_O], values: dict[str, Any], **given: Any) -> _O:
+    """Take the values of these flags out of ``values`` and make options of them, and of what is ``given``."""
+    taken = {
+        one.name: values.pop(_spellings(one)[0].removeprefix("--").replace("-", "_")) for one in _settings(options)
+    }
+    return options(**taken, **given)
+
+
+def _settings(options: Any) -> list["Field[Any]"]:
+    return [one for one in fields(options) if SETTING in one.metadata]
+
+
+def _spellings(one: "Field[Any]") -> tuple[str, ...]:
+    return one.metadata[SETTING].flags or (f"--{one.name.replace('_', '-')}",)
+
+
+def _flag(one: "Field[Any]", hint: Any) -> Callable[[_F], _F]:
+    declared: Setting = one.metadata[SETTING]
+    if hint is bool:
+        return boolean(*_spellings(one), default=one.default is True, help=declared.text)
+    several, required = get_origin(hint) is tuple, one.default is MISSING and one.default_factory is MISSING
+    default = one.default_factory if one.default is MISSING else one.default
+    return click.option(
+        *_spellings(one),
+        type=_kind(declared, hint),
+        default=None if several or required else default,
+        multiple=several,
+        required=required,
+        show_default=not callable(default) and default not in (None, "", (), MISSING),
+        metavar=declared.metavar,
+        help=declared.text,
+    )
+
+
+def _kind(declared: Setting, hint: Any) -> Any:
+    match declared.kind:
+        case None:
+            whole = click.IntRange(declared.least, declared.most)
+            return whole if hint is int else _PATH if hint == Path | None else None
+        case tuple():
+            return click.Choice(declared.kind, case_sensitive=False)
+        case "pattern":
+            return HEADER_PATTERN
+        case kind:
+            return kind

@@ -1,4 +1,4 @@
-"""The options of ``repoagent serve``."""
+"""The options of ``repoagent serve``: each setting, with its default, its bounds and its text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,15 +9,18 @@ import click
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.server.logs import FORMATS
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent_server.flags.http_tls_flags import HttpTls
+from repoagent_server.flags.values import LEVEL, RESOURCE
 from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.http.origins import is_loopback
 from repoagent_server.shared.audit_options import AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.shared.setting import setting
 
 __all__ = ["LogOptions", "ServeOptions", "open_ports"]
 
@@ -26,86 +29,161 @@ __all__ = ["LogOptions", "ServeOptions", "open_ports"]
 class LogOptions:
     """What is logged, and how a line begins."""
 
-    verbose: int = 0
-    info: bool = True
-    warning: bool = True
-    error: bool = True
-    format: str = "default"
-    """One of ``repoagent.server.logs.FORMATS``."""
-    file: Path | None = None
+    verbose: int = setting(
+        0, "Level of detail; 0 for none, 'true' for 1.", "--log-verbose", kind=LEVEL, metavar="INTEGER"
+    )
+    info: bool = setting(True, "Log events.", "--log-info")
+    warning: bool = setting(True, "Log warnings.", "--log-warning")
+    error: bool = setting(True, "Log errors.", "--log-error")
+    format: str = setting(
+        "default",
+        "How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
+        "--log-format",
+        kind=tuple(FORMATS),
+    )
+    file: Path | None = setting(None, "Log to this file instead of standard error.", "--log-file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """The flags, by name; their help texts say what they mean."""
+    """What the operator sets. A field with a text is a flag, an environment variable and a key of ``--config-file``."""
 
-    model_repository: tuple[str, ...]
-    model_control_mode: str = "none"
-    load_model: tuple[str, ...] = ()
-    repository_poll_secs: int = 15
-    repository_timeout: int = 15
-    exit_on_error: bool = True
-    strict_readiness: bool = True
+    model_repository: tuple[str, ...] = setting(
+        ..., "Model repository; repeat for more.", "--model-repository", "--model-store", metavar="PATH|URL"
+    )
+    model_control_mode: str = setting(
+        "none",
+        "none: load every model at the start, then change nothing. poll: follow changes in the repositories. "
+        "explicit: load what --load-model names and what clients request.",
+        kind=("none", "poll", "explicit"),
+    )
+    load_model: tuple[str, ...] = setting(
+        (),
+        "Model to load at the start, in explicit mode only; repeat for more, or use '*' alone for all.",
+        metavar="NAME",
+    )
+    repository_poll_secs: int = setting(15, "Seconds between two polls of the repositories (poll mode).", least=1)
+    repository_timeout: int = setting(
+        15, "Seconds that a remote repository may take to answer, and a download may be silent.", least=1
+    )
+    exit_on_error: bool = setting(True, "Exit if a model cannot be loaded at the start.")
+    strict_readiness: bool = setting(True, "Report 'ready' only while every model is ready.")
     strict_model_config: bool = False
-    model_config_name: str | None = None
-    model_namespacing: bool = False
-    model_load_thread_count: int = 4
-    model_load_retry_count: int = 0
-    model_load_on_demand: bool = False
-    model_memory_budget_bytes: int = 0
-    unload_idle_after: int = 0
-    exit_timeout_secs: int = 30
-    drain_delay: int = 0
-    ready_models: tuple[str, ...] = ()
-    allow_config_variables: tuple[str, ...] = ()
-    repoagent_directory: Path | None = None
+    model_config_name: str | None = setting(None, "Read configs/NAME.pbtxt of a model, if it exists.", metavar="NAME")
+    model_namespacing: bool = setting(False, "Let models in different repositories have the same name (see the docs).")
+    model_load_thread_count: int = setting(4, "How many models are loaded at once.", least=1)
+    model_load_retry_count: int = setting(0, "How often a load that failed in the backend is retried.", least=0)
+    model_load_on_demand: bool = setting(
+        False, "Load a model when the first request for it arrives; explicit mode only."
+    )
+    model_memory_budget_bytes: int = setting(
+        0,
+        "Bytes of model files that may be loaded on demand before the least recently used models are unloaded; "
+        "0 means no limit.",
+        least=0,
+    )
+    rate_limit: str = setting(
+        "off",
+        "Whether executions wait for the resources that instance groups name in 'rate_limiter'.",
+        kind=("off", "execution_count"),
+    )
+    rate_limit_resource: tuple[RateLimiterResource, ...] = setting(
+        (),
+        "How much of a resource there is, on one device or on each; repeat for more. Without the flag, as much as "
+        "the neediest instance needs.",
+        kind=RESOURCE,
+        metavar="NAME:COUNT[:DEVICE]",
+    )
+    unload_idle_after: int = setting(
+        0,
+        "Seconds without a request after which a model that was loaded on demand is unloaded; 0 means never.",
+        least=0,
+    )
+    drain_delay: int = setting(
+        0, "Seconds to keep serving after SIGTERM, while the server reports that it is not ready.", least=0
+    )
+    ready_models: tuple[str, ...] = setting(
+        (),
+        "A model that must be loaded for the server to be ready, instead of all; repeat for more.",
+        metavar="MODEL",
+    )
+    allow_config_variables: tuple[str, ...] = setting(
+        (), "An environment variable that config.pbtxt may use as ${NAME}; repeat for more.", metavar="NAME"
+    )
+    exit_timeout_secs: int = setting(30, "Seconds to wait for running requests and agents at the end.", least=0)
+    repoagent_directory: Path | None = setting(
+        Path("/opt/tritonserver/repoagents"), "Directory of agents that are not installed as packages."
+    )
     repoagents_from_directory: tuple[str, ...] = ()
-    agent_policy: Path | None = None
-    access: Path | None = None
-    workspace_directory: Path | None = None
-    cache_directory: Path | None = None
-    cache_quota_bytes: int = 0
-    allow_swap: bool = False
-    allow_core_dumps: bool = False
-    confidential_directory: Path | None = None
-    allow_exec_keys: bool = False
+    agent_policy: Path | None = setting(None, "File with the operator's policy.", metavar="FILE")
+    access: Path | None = setting(None, "File with the clients, their keys and their rights.", metavar="FILE")
+    workspace_directory: Path | None = setting(None, "Where agents get private directories. [default: below /tmp]")
+    cache_directory: Path | None = setting(
+        None,
+        "Where downloads and conversions are kept between starts. [default: below the user's cache directory]",
+    )
+    cache_quota_bytes: int = setting(0, "The largest size of the cache; 0 means no limit.", least=0)
+    allow_swap: bool = setting(False, "Allow confidential plaintext in memory that may be swapped to disk.")
+    confidential_directory: Path | None = setting(
+        None, "Memory filesystem for confidential plaintext.  [default: /dev/shm]"
+    )
+    allow_core_dumps: bool = setting(False, "Allow core dumps of a server that holds confidential plaintext.")
+    allow_exec_keys: bool = setting(False, "Allow key references of models that run programs (exec:COMMAND).")
     backend_config: dict[str, dict[str, str]] = field(default_factory=dict)
     cache_config: dict[str, dict[str, str]] = field(default_factory=dict)
-    rate_limit: str = "off"
-    rate_limit_resource: tuple[RateLimiterResource, ...] = ()
     trace: TraceSettings = field(default_factory=TraceSettings)
-    server_id: str = "triton"
-    allow_http: bool = True
-    http_address: str = "127.0.0.1"
-    http_port: int = 8000
-    reuse_http_port: bool = False
-    http_thread_count: int = 8
-    http_max_input_size: int = 1 << 26
-    http_allowed_host: tuple[str, ...] = ()
-    http_header_forward_pattern: str = ""
+    server_id: str = setting("triton", "The name in the server's metadata.", "--server-id", "--id")
+    allow_http: bool = setting(True, "Serve HTTP.")
+    http_address: str = setting("127.0.0.1", "Address to listen on for HTTP.")
+    http_port: int = setting(8000, "Port for HTTP; 0 takes a free one.", least=0, most=65535)
+    reuse_http_port: bool = setting(
+        False, "Let other servers listen on the same HTTP port.", "--reuse-http-port", "--reuse-port"
+    )
+    http_thread_count: int = setting(8, "Accepted, without effect: one event loop serves HTTP.", least=1)
+    http_max_input_size: int = setting(1 << 26, "The largest body of a request, in bytes.", least=1)
+    http_allowed_host: tuple[str, ...] = setting(
+        (),
+        "Another name under which browsers may reach the server, or '*' for any; repeat for more.",
+        metavar="NAME",
+    )
+    allow_ui: bool = setting(False, "Serve a web page about the models over HTTP, at /ui.")
+    allow_openai: bool = setting(False, "Serve OpenAI's API over HTTP, below /v1.")
+    http_header_forward_pattern: str = setting(
+        "", "Regular expression; headers whose names match it reach the model as parameters.", kind="pattern"
+    )
     http_restrictions: Restrictions = field(default_factory=dict)
     http_tls: HttpTls = field(default_factory=HttpTls)
-    allow_openai: bool = False
-    allow_ui: bool = False
-    allow_grpc: bool = True
+    allow_grpc: bool = setting(True, "Serve gRPC.")
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     grpc_restrictions: Restrictions = field(default_factory=dict)
     sagemaker: SageMakerOptions | None = None
     vertex: VertexOptions | None = None
-    allow_metrics: bool = True
-    allow_cpu_metrics: bool = True
+    allow_metrics: bool = setting(True, "Serve metrics for Prometheus, on /metrics of both ports.")
+    allow_cpu_metrics: bool = setting(True, "Include the machine's processors and memory in the metrics.")
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    metrics_address: str | None = None
+    metrics_address: str | None = setting(None, "Address to listen on for metrics.  [default: that of --http-address]")
     metrics_port: int = 8002
-    allow_open: bool = False
-    allow_load_parameters: bool = False
-    allow_client_shm: bool = False
+    allow_open: bool = setting(
+        False,
+        "Listen beyond this machine in explicit mode even if clients need no credential to load and unload models.",
+    )
+    allow_load_parameters: bool = setting(
+        False,
+        "Accept 'config' and 'file:' parameters in load requests: any client of the port can then replace models.",
+    )
+    allow_client_shm: bool = setting(
+        False, "Let clients register POSIX shared memory of this machine, to pass tensors through it."
+    )
     limits: Limits = DEFAULT_LIMITS
-    ready_file: Path | None = None
+    ready_file: Path | None = setting(None, "File with the addresses in JSON, written once the server serves.")
     log: LogOptions = field(default_factory=LogOptions)
     audit: AuditOptions = field(default_factory=AuditOptions)
-    request_log: Path | None = None
-    """``-`` is the standard error."""
+    request_log: Path | None = setting(
+        None,
+        "Write a line of JSON for each inference request to FILE, or to standard error for '-': client, model, "
+        "version, status, milliseconds, bytes.",
+        metavar="FILE",
+    )
     notes: tuple[str, ...] = ()
     """What to say of the command line in the log."""
     warnings: tuple[str, ...] = ()
@@ -125,6 +203,8 @@ class ServeOptions:
             raise click.UsageError("--model-memory-budget-bytes needs --model-load-on-demand")
         if self.unload_idle_after and not self.model_load_on_demand:
             raise click.UsageError("--unload-idle-after needs --model-load-on-demand")
+        if self.audit.file is None and self.audit != AuditOptions(sync=self.audit.sync):
+            raise click.UsageError("--audit-required, --audit-rotate-bytes and --audit-key need --audit-log")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
         self._check_ports()

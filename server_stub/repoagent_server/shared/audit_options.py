@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from repoagent_server.shared.setting import setting
+
 __all__ = ["AuditOptions"]
 
 
@@ -10,12 +12,26 @@ __all__ = ["AuditOptions"]
 class AuditOptions:
     """Where the audit log is, and how much depends on it. Without a ``file`` there is none."""
 
-    file: Path | None = None
-    required: bool = False
-    """Whether loads and changes of settings are refused when no line can be written."""
-    sync: bool = True
-    """Whether a line is on the disk before what it records goes on."""
-    rotate_bytes: int = 0
-    """The size after which a new file is begun; 0 is no limit."""
-    key: str | None = None
-    """The reference of a key: with it every line carries an HMAC."""
+    file: Path | None = setting(
+        None,
+        "Record in FILE who did what: loads, unloads, decisions of the policy, uses of keys, changes of settings, "
+        "denied requests.",
+        "--audit-log",
+        metavar="FILE",
+    )
+    required: bool = setting(
+        False, "Refuse loads and changes of settings while the audit log cannot be written.", "--audit-required"
+    )
+    sync: bool = setting(True, "Write each line of the audit log to disk before its event proceeds.", "--audit-sync")
+    rotate_bytes: int = setting(
+        0,
+        "Bytes after which a new audit log begins; the former one is kept as FILE.N. 0 means never.",
+        "--audit-rotate-bytes",
+        least=0,
+    )
+    key: str | None = setting(
+        None,
+        "Key reference (env:NAME, file:PATH): each line of the audit log carries an HMAC made with this key.",
+        "--audit-key",
+        metavar="REF",
+    )

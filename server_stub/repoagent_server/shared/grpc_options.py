@@ -1,11 +1,12 @@
 """Settings of the gRPC front end; names and defaults are those of Triton's ``KServeGrpc.Options``."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from repoagent_server.shared.memory import default_message_bytes
+from repoagent_server.shared.setting import setting
 from repoagent_server.tls.files import TlsFiles
 
 __all__ = ["COMPRESSION_LEVELS", "GrpcCompressionLevel", "GrpcOptions"]
@@ -29,28 +30,65 @@ class GrpcCompressionLevel(IntEnum):
 class GrpcOptions:
     """Where to listen, and how. Times are in milliseconds."""
 
-    address: str = "127.0.0.1"
+    address: str = setting("127.0.0.1", "Address to listen on for gRPC.", "--grpc-address")
     port: int = 8001
-    reuse_port: bool = False
-    use_ssl: bool = False
-    server_cert: str = ""
-    server_key: str = ""
-    root_cert: str = ""
-    use_mutual_auth: bool = False
-    keepalive_time_ms: int = 7_200_000
-    keepalive_timeout_ms: int = 20_000
-    keepalive_permit_without_calls: bool = False
-    http2_max_pings_without_data: int = 2
-    http2_min_recv_ping_interval_without_data_ms: int = 300_000
-    http2_max_ping_strikes: int = 2
-    max_connection_age_ms: int = 0
-    max_connection_age_grace_ms: int = 0
-    infer_compression_level: str | int = "none"
+    reuse_port: bool = setting(False, "Let other servers listen on the same gRPC port.", "--reuse-grpc-port")
+    use_ssl: bool = setting(False, "TLS for gRPC; needs the server's certificate and key.", "--grpc-use-ssl")
+    server_cert: str = setting("", "Certificate of the server (PEM).", "--grpc-server-cert", metavar="FILE")
+    server_key: str = setting("", "Key of the server (PEM).", "--grpc-server-key", metavar="FILE")
+    root_cert: str = setting("", "CA certificate for client certificates (PEM).", "--grpc-root-cert", metavar="FILE")
+    use_mutual_auth: bool = setting(
+        False, "TLS; clients need a certificate signed by --grpc-root-cert.", "--grpc-use-ssl-mutual"
+    )
+    keepalive_time_ms: int = setting(
+        7_200_000, "Milliseconds of silence before a keepalive ping.", "--grpc-keepalive-time", least=1
+    )
+    keepalive_timeout_ms: int = setting(
+        20_000, "Milliseconds to wait for the answer to a ping.", "--grpc-keepalive-timeout", least=1
+    )
+    keepalive_permit_without_calls: bool = setting(
+        False, "Ping connections without a call, too.", "--grpc-keepalive-permit-without-calls"
+    )
+    http2_max_pings_without_data: int = setting(
+        2, "Pings with no data between; 0 for no limit.", "--grpc-http2-max-pings-without-data", least=0
+    )
+    http2_min_recv_ping_interval_without_data_ms: int = setting(
+        300_000,
+        "Milliseconds that a client must leave between pings without data.",
+        "--grpc-http2-min-recv-ping-interval-without-data",
+        least=0,
+    )
+    http2_max_ping_strikes: int = setting(
+        2, "Bad pings before a connection is closed.", "--grpc-http2-max-ping-strikes", least=0
+    )
+    max_connection_age_ms: int = setting(
+        0, "Milliseconds until a connection is closed; 0: never.", "--grpc-max-connection-age", least=0
+    )
+    max_connection_age_grace_ms: int = setting(
+        0, "Further milliseconds for running calls.", "--grpc-max-connection-age-grace", least=0
+    )
+    infer_compression_level: str | int = setting(
+        "none",
+        "Compression of gRPC responses; every level but none is gzip.",
+        "--grpc-infer-response-compression-level",
+        kind=COMPRESSION_LEVELS,
+    )
     """One of ``COMPRESSION_LEVELS``, or its number as in :class:`GrpcCompressionLevel`."""
-    forward_header_pattern: str = ""
-    """Which metadata of an inference request reach the model as parameters: a regular expression; "" for none."""
-    max_message_bytes: int = field(default_factory=default_message_bytes)
-    """Largest message in either direction; -1 for no limit."""
+    forward_header_pattern: str = setting(
+        "",
+        "Regular expression; headers whose names match it reach the model as parameters.",
+        "--grpc-header-forward-pattern",
+        kind="pattern",
+    )
+    max_message_bytes: int = setting(
+        None,
+        "Largest message in either direction, in bytes once decompressed; -1 for no limit.  [default: a sixteenth of "
+        "the memory, from 64 MiB to 2 GiB]",
+        "--grpc-max-message-size",
+        least=-1,
+        most=2**31 - 1,
+        factory=default_message_bytes,
+    )
 
     def compression_level(self) -> int:
         """0 for none, up to 3."""

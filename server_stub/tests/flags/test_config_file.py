@@ -49,6 +49,42 @@ def test_every_kind_of_value_is_read(parse: Any, write: Any) -> None:
     assert options.log.format == "json"
 
 
+def test_limits_have_a_table_and_one_flag_that_the_command_line_repeats(parse: Any, write: Any) -> None:
+    file = write("http-port = 81\n[limits]\nmodel_files = 5\nconfig-bytes = 6\nwords = 7")
+    limits = parse(file, "--limit", "model_files=8", "--limit=key-file-bytes=9", "--limit-words=10").limits
+    assert (limits.model_files, limits.config_bytes, limits.key_file_bytes, limits.words) == (8, 6, 9, 10)
+
+
+def test_a_limit_counts_by_the_rank_of_its_place_whichever_flag_it_has(
+    parse: Any, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPOAGENT_SERVE_LIMIT", "words=1 classes=1")
+    monkeypatch.setenv("REPOAGENT_SERVE_LIMIT_INSTANCES", "1")
+    limits = parse(write('limit = ["instances=2"]\n[limits]\nclasses = 2'), "--limit-words=3").limits
+    assert (limits.words, limits.classes, limits.instances) == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--limit=model_file=1", r"'model_file' is not a limit; write NAME=VALUE; did you mean 'model_files'\?"),
+        ("--limit=model_files", "'model_files' is not a limit; write NAME=VALUE"),
+        ("--limit=model_files=0", "0 is not in the range x>=1"),
+        ("--limit=model_files=many", "'many' is not a valid integer"),
+    ],
+)
+def test_a_limit_that_there_is_not_and_a_value_that_it_does_not_take_are_refused(
+    parse: Any, flag: str, message: str
+) -> None:
+    with pytest.raises(click.UsageError, match=message):
+        parse(flag)
+
+
+def test_an_unknown_key_of_the_table_of_limits_is_refused_with_its_line(parse: Any, write: Any) -> None:
+    with pytest.raises(click.UsageError, match=r"serve\.toml:3: there is no flag 'limit-model-file'; did you mean"):
+        parse(write("http-port = 81\n[limits]\nmodel_file = 5"))
+
+
 def test_the_command_line_then_the_environment_then_the_file_then_the_default(
     parse: Any, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,21 @@ def test_every_flag_is_documented() -> None:
     assert documented - flags == {"--flag", "--help"}
 
 
+def test_the_reference_has_the_default_of_every_flag() -> None:
+    """The option classes are where a setting is declared; the page follows them."""
+    rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)`[^|]*\| ([^|]*?) ?\|", _REFERENCE.read_text(), re.MULTILINE))
+    wrong = {}
+    for one in serve.params:
+        default = one.default
+        if isinstance(default, bool):
+            default = str(default).lower()
+        if isinstance(default, int | str | Path) and default not in ("", "false"):
+            stated = next((rows[name] for name in one.opts if name in rows), None)
+            if stated is None or str(default) not in stated:
+                wrong[one.opts[0]] = (stated, default)
+    assert wrong == {}
+
+
 def test_every_limit_is_a_flag_and_its_default_is_in_the_reference(parse: Any) -> None:
     lines = _REFERENCE.read_text().splitlines()
     for one in fields(Limits):
