@@ -5,7 +5,7 @@ from pathlib import Path
 
 from executor_trace import Run, Serve, Trace
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
-from repoagent_llm.builder import Precision, build
+from repoagent_llm.builder import Form, Precision, build
 
 THREADS = 2
 LENGTH = 256
@@ -13,16 +13,16 @@ LENGTH = 256
 BUDGET = 40
 
 
-def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Path:
+def decoder_folder(
+    checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, form: Form = Form.GQA
+) -> Path:
     """The checkpoint's decoder folder beside it, made when it is not there yet."""
-    target = checkpoint.parent / f"decoder-{precision.value}-{block}"
-    return target if target.exists() else build(checkpoint, target, precision=precision, block=block)
+    target = checkpoint.parent / f"decoder-{form.value}-{precision.value}-{block}"
+    return target if target.exists() else build(checkpoint, target, form=form, precision=precision, block=block)
 
 
-def open_ours(
-    checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, *, mixed: bool = False
-) -> Executor:
-    """Our executor; the cache of prefixes is off, so that repeated prompts are computed.
+def _config() -> ExecutorConfig:
+    """The cache of prefixes is off, so that repeated prompts are computed.
 
     While requests generate, prompts are read in small pieces.
     """
@@ -32,6 +32,14 @@ def open_ours(
         kv_cache_config=KvCacheConfig(enable_block_reuse=False),
     )
     config.max_num_tokens_generating = BUDGET
+    return config
+
+
+def open_ours(
+    checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, *, mixed: bool = False
+) -> Executor:
+    """Our executor on ONNX Runtime."""
+    config = _config()
     config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, mixed=mixed)
     return Executor(decoder_folder(checkpoint, precision, block), ModelType.DECODER_ONLY, config)
 
@@ -40,6 +48,14 @@ def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 3
     """repoagent_llm, streaming."""
     # Runs with float32 weights wait for memory, so that it pays to share them.
     return served_by(open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32))
+
+
+def ours_paged(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, exact: bool = True) -> Serve:
+    """The same over pages, on OpenVINO."""
+    config = _config()
+    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, exact=exact)
+    folder = decoder_folder(checkpoint, precision, block, Form.PAGED)
+    return served_by(Executor(folder, ModelType.DECODER_ONLY, config))
 
 
 def served_by(executor: Executor) -> Serve:

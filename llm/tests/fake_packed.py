@@ -32,11 +32,19 @@ class FakePacked:
         logits: LogitsFunction | None = None,
         before_run: Callable[[PackedStep], None] | None = None,
         lora: LoraShape | None = None,
+        end_ids: tuple[int, ...] = (),
     ) -> None:
         self.blocks = blocks
         self.divisible = True
         self.info = RunnerInfo(
-            vocab_size, max_seq_len, max_sequences, 4, "float32", extra_outputs=("history",), lora=lora
+            vocab_size,
+            max_seq_len,
+            max_sequences,
+            4,
+            "float32",
+            end_ids=end_ids,
+            extra_outputs=("history",),
+            lora=lora,
         )
         self._logits = logits or hashed_logits(vocab_size)
         self._before_run = before_run

@@ -98,9 +98,10 @@ def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", [Form.GQA, Form.PAGED])
 @pytest.mark.parametrize("kind", KINDS)
-def test_beam_search(kind: str, oracle: dict[str, Any], start: Callable[..., Executor]) -> None:
-    executor, entries = start(kind), oracle["models"][kind]["beams"]
+def test_beam_search(kind: str, form: Form, oracle: dict[str, Any], start: Callable[..., Executor]) -> None:
+    executor, entries = start(kind, form), oracle["models"][kind]["beams"]
     early = {True: 1, False: 0, "never": 2}
     requests = [
         Request(

@@ -74,28 +74,30 @@ def test_logits_and_greedy_tokens(
 
 
 @pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("form", [Form.GQA, Form.PAGED])
 @pytest.mark.parametrize("kind", KINDS)
 def test_beams_and_their_scores(
-    kind: str, width: int, start: Callable[..., Executor], reference: Callable[[str], Reference]
+    kind: str, form: Form, width: int, start: Callable[..., Executor], reference: Callable[[str], Reference]
 ) -> None:
     expected = reference(kind).beams(PROMPT[:10], 6, [width])
     request = Request(PROMPT[:10], 6, sampling_config=SamplingConfig(width), output_config=_new_tokens())
-    (result,) = _results(start(kind), [request])
+    (result,) = _results(start(kind, form), [request])
     assert result.output_token_ids == [text for text, _ in expected]
     assert result.cum_log_probs == pytest.approx([total for _, total in expected], abs=1e-3)
 
 
 @pytest.mark.parametrize("widths", [[1, 3], [2, 4, 3], [4, 2, 1, 4], [3, 1]])
+@pytest.mark.parametrize("form", [Form.GQA, Form.PAGED])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_beams_whose_number_changes_from_step_to_step(
-    kind: str, widths: list[int], start: Callable[..., Executor], reference: Callable[[str], Reference]
+    kind: str, form: Form, widths: list[int], start: Callable[..., Executor], reference: Callable[[str], Reference]
 ) -> None:
     model = reference(kind)
     requests = [
         Request(prompt, 6, sampling_config=SamplingConfig(beam_width_array=widths), output_config=_new_tokens())
         for prompt in (PROMPT[:10], PROMPT[20:33])
     ]
-    for request, result in zip(requests, _results(start(kind), requests), strict=True):
+    for request, result in zip(requests, _results(start(kind, form), requests), strict=True):
         expected = model.beams(request.input_token_ids, 6, widths)
         assert result.output_token_ids == [text for text, _ in expected]
         assert result.cum_log_probs == pytest.approx([total for _, total in expected], abs=1e-3)

@@ -29,8 +29,10 @@ from repoagent_llm import (
     SamplingConfig,
     SchedulerConfig,
 )
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import LoraShape
 
+from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner
 from tests.extent import in_full
 
@@ -56,32 +58,67 @@ class Report:
     faults: list[str] = field(default_factory=list)
 
 
-class FaultyRunner(FakeRunner):
+class Faults:
     """Raises in one call of five hundred of each method that may (of ``free`` sequences would stay open)."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
-        super().__init__(
-            vocab_size=VOCABULARY,
-            max_seq_len=128,
-            max_sequences=12,
-            before_step=lambda _segments: self._stumble(),
-            lora=ADAPTED,
-            end_ids=(3,),
-        )
-        for name in ("open", "fork", "truncate", "reorder", "export_kv", "import_kv", "adapt"):
-            setattr(self, name, self._stumbling(getattr(self, name)))
 
-    def _stumble(self) -> None:
+    def spoil(self, runner: Any) -> None:
+        """Let its methods fail."""
+        for name in ("open", "fork", "truncate", "reorder", "export_kv", "import_kv", "adapt"):
+            setattr(runner, name, self._stumbling(getattr(runner, name)))
+
+    def stumble(self, *_: Any) -> None:
+        """Fail now, or not."""
         if self._chance.random() < 0.002:
             raise RuntimeError("a fault made on purpose")
 
     def _stumbling(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            self._stumble()
+            self.stumble()
             return method(*arguments)
 
         return call
+
+
+class FaultyRunner(FakeRunner):
+    """A slab that fails now and then."""
+
+    def __init__(self, seed: int) -> None:
+        faults = Faults(seed)
+        super().__init__(
+            vocab_size=VOCABULARY,
+            max_seq_len=128,
+            max_sequences=12,
+            before_step=faults.stumble,
+            lora=ADAPTED,
+            end_ids=(3,),
+        )
+        faults.spoil(self)
+
+
+class FaultyPages(PagedRunner):
+    """Pages that fail now and then, also in a step that has written already."""
+
+    def __init__(self, seed: int) -> None:
+        faults = Faults(seed)
+        model = FakePacked(
+            21,
+            vocab_size=VOCABULARY,
+            max_seq_len=128,
+            max_sequences=12,
+            before_run=faults.stumble,
+            lora=ADAPTED,
+            end_ids=(3,),
+        )
+        super().__init__(model)
+        faults.spoil(self)
+
+    @property
+    def open_sequences(self) -> int:
+        """How many sequences are open."""
+        return len(self._sequences)
 
 
 def random_request(chance: random.Random) -> Request:
@@ -155,7 +192,7 @@ KINDS: list[Callable[[random.Random], dict[str, Any]]] = [
 ]
 
 
-def soak(requests: int, seed: int = 0) -> Report:
+def soak(requests: int, seed: int = 0, kind: type[FaultyRunner | FaultyPages] = FaultyRunner) -> Report:
     """Run, check, report."""
     chance, report = random.Random(seed), Report()
     policy = chance.choice([CapacitySchedulerPolicy.MAX_UTILIZATION, CapacitySchedulerPolicy.GUARANTEED_NO_EVICT])
@@ -169,7 +206,7 @@ def soak(requests: int, seed: int = 0) -> Report:
         kv_cache_config=KvCacheConfig(max_tokens=640, host_cache_size=40 * 32 * 4, event_buffer_max_size=100),
     )
     config.speculative_config = DraftTargetDecodingConfig(3, max_concurrency=6)
-    runner, drafter = FaultyRunner(seed), FaultyRunner(seed + 2)
+    runner, drafter = kind(seed), FaultyRunner(seed + 2)
     with Executor.from_runner(runner, config, drafter) as executor:
         _drive(executor, requests // 10, chance, report)
         gc.collect()
@@ -178,7 +215,7 @@ def soak(requests: int, seed: int = 0) -> Report:
         gc.collect()
         report.memory_growth = _resident() - before
         _check_idle(executor, runner, drafter, report)
-    _shut_down_in_the_middle(seed, chance, report)
+    _shut_down_in_the_middle(kind(seed + 1), chance, report)
     return report
 
 
@@ -218,7 +255,7 @@ def _count(response: Any, report: Report) -> None:
     report.reasons[name] = report.reasons.get(name, 0) + 1
 
 
-def _check_idle(executor: Executor, runner: FakeRunner, drafter: FakeRunner, report: Report) -> None:
+def _check_idle(executor: Executor, runner: FaultyRunner | FaultyPages, drafter: FaultyRunner, report: Report) -> None:
     parts = executor._assembly
     deadline = time.monotonic() + 60
     while (runner.open_sequences or drafter.open_sequences) and time.monotonic() < deadline:
@@ -235,8 +272,7 @@ def _check_idle(executor: Executor, runner: FakeRunner, drafter: FakeRunner, rep
     report.faults += [f"{count} {name} are held when idle" for name, count in held.items() if count]
 
 
-def _shut_down_in_the_middle(seed: int, chance: random.Random, report: Report) -> None:
-    runner = FaultyRunner(seed + 1)
+def _shut_down_in_the_middle(runner: FaultyRunner | FaultyPages, chance: random.Random, report: Report) -> None:
     executor = Executor.from_runner(runner, ExecutorConfig(max_beam_width=BEAM_WIDTH))
     executor.enqueue_requests([random_request(chance) for _ in range(50)])
     executor.shutdown()
@@ -250,10 +286,13 @@ def _resident() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [FaultyRunner, FaultyPages])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_every_request_is_answered_once_and_nothing_stays_held(seed: int) -> None:
+def test_every_request_is_answered_once_and_nothing_stays_held(
+    seed: int, kind: type[FaultyRunner | FaultyPages]
+) -> None:
     requests = in_full(100_000, otherwise=500)
-    report = soak(requests, seed)
+    report = soak(requests, seed, kind)
     print(report)
     assert report.faults == []
     assert report.requests == requests
