@@ -254,9 +254,9 @@ class Executor:
         self._check_running()
         return self._assembly.debug.take()
 
-    def fitting_sequences(self, tokens: int) -> int:
-        """Ours: how many sequences of ``tokens`` tokens one request may have at once; at least 1."""
-        return self._assembly.intake.fitting_sequences(tokens)
+    def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
+        """Ours: how many sequences of ``tokens`` tokens, ``prompt`` of them their prompt, fit at once; at least 1."""
+        return self._assembly.intake.fitting_sequences(tokens, prompt)
 
     def can_enqueue_requests(self) -> bool:
         """Whether requests are accepted; false after shutdown."""

@@ -122,6 +122,24 @@ def test_a_prefix_that_runs_is_shared_and_counts_once(start: Start) -> None:
     assert max(item.num_active_requests for item in stats) == 8  # ten blocks together, and one of each
 
 
+def test_beams_of_several_widths_run_together(start: Start) -> None:
+    executor, _ = start(60, ExecutorConfig(max_beam_width=4))
+    requests = [
+        Request([number, *range(40)], 20, sampling_config=SamplingConfig(width), output_config=_output())
+        for number, width in enumerate((2, 1, 4, 3, 1, 2))
+    ]
+    assert _texts(_ask(executor, requests)) == _alone(requests)
+    stats = [item.inflight_batching_stats for item in executor.get_latest_iteration_stats()]
+    assert max(item.num_scheduled_requests for item in stats if item is not None) == 6
+
+
+def test_more_sequences_fit_where_they_share_a_prompt(start: Start) -> None:
+    executor, _ = start(60)
+    assert executor.fitting_sequences(400) == 4
+    assert executor.fitting_sequences(400, 350) == 16  # ten blocks together, three of each
+    assert executor.fitting_sequences(400, 400) == 47
+
+
 def test_requests_that_can_never_fit_are_refused_by_what_they_share(start: Start) -> None:
     executor, _ = start(20)
     request = Request(list(range(90)) * 3, 5, sampling_config=SamplingConfig(top_k=3, num_return_sequences=12))

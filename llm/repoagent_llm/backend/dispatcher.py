@@ -75,9 +75,9 @@ class Dispatcher:
         """Whether generations are taken."""
         return not self._closed and self._executor.can_enqueue_requests()
 
-    def fitting_sequences(self, tokens: int) -> int:
-        """How many texts of ``tokens`` tokens one request of the executor may have."""
-        return self._executor.fitting_sequences(tokens)
+    def fitting_sequences(self, tokens: int, prompt: int) -> int:
+        """How many texts of ``tokens`` tokens, ``prompt`` of them the prompt, one request of the executor may have."""
+        return self._executor.fitting_sequences(tokens, prompt)
 
     def submit(self, reply: Reply, generations: Sequence[Generation]) -> None:
         """Send the generations of ``reply``; they are answered from here on, or all of them refused at once.

@@ -197,7 +197,8 @@ class LlmModel(BackendModel):
         streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
         asked = self._converter.request(request, wanted, streaming=streaming)
         count = asked.sampling_config.num_return_sequences or 1
-        most = self._dispatcher.fitting_sequences(len(asked.input_token_ids) + asked.max_tokens)
+        prompt = len(asked.input_token_ids)
+        most = self._dispatcher.fitting_sequences(prompt + asked.max_tokens, prompt)
         if count <= most or asked.sampling_config.beam_width > 1:
             return [Generation(asked, reply, row, self._tokenizer, form)]
         if count > _MOST_TEXTS:

@@ -17,7 +17,7 @@ from repoagent_llm.engine.task import Group, Lookahead, Task, TaskTimes
 from repoagent_llm.engine.token_sampling_graph import Way, drawing_session
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterCache, AdapterLease
-from repoagent_llm.runner.block_pool import blocks_for
+from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import DecodingConfig
 from repoagent_llm.types.executor_config import ExecutorConfig
@@ -118,10 +118,14 @@ class Intake:
         self._guides = guides
         self._adapters = adapters
 
-    def fitting_sequences(self, tokens: int) -> int:
-        """How many sequences of ``tokens`` tokens one request may have at once; at least 1."""
-        blocks = blocks_for(min(tokens, self._info.max_seq_len) + 1)
-        return max(1, min(self._capacity.sequences, self._capacity.blocks // blocks))
+    def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
+        """How many sequences of ``tokens`` tokens one request may have at once; at least 1.
+
+        ``prompt``: so many of the tokens are its prompt, whose blocks sequences may share.
+        """
+        shared = prompt // BLOCK_TOKENS if self._capacity.shares else 0
+        own = max(1, blocks_for(min(tokens, self._info.max_seq_len) + 1) - shared)
+        return max(1, min(self._capacity.sequences, (self._capacity.blocks - shared) // own))
 
     def task(self, request: Request, request_id: int) -> Task:
         """The task of a request; what it needs is checked against this executor.

@@ -227,8 +227,8 @@ class Scheduler:
             bisect.insort(self.running, task, key=lambda item: item.order)
 
     def _has_another_width(self, task: Task) -> bool:
-        """Beams of one width run at a time, so another width waits until the last of them is done."""
-        if not self.running:
+        """In slabs beams of one width run at a time, so another width waits until the last of them is done."""
+        if not self.running or self._limits.shares:
             return False
         first = self.running[0]
         return (task.group.together or first.group.together) and task.group.width != first.group.width

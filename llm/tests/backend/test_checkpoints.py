@@ -20,6 +20,7 @@ from agents.verify.tests.issuing import public_pem
 from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.backend.conftest import Asker
 from llm.tests.backend.tiny import byte_level
+from llm.tests.conftest import need_openvino
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
@@ -98,12 +99,24 @@ def test_the_second_time_the_result_comes_from_the_cache(core: ServingCore, writ
         {"form": "std"},
         {"form": "std", "capacity": "65"},
         {"lora": "true"},
+        {"form": "paged", "precision": "bf16"},
+        {"form": "paged", "precision": "int4", "block": "16", "lora": "true"},
     ],
 )
 def test_forms_and_precisions_are_served(options: dict[str, str], core: ServingCore, write: Write) -> None:
+    if options.get("form") == "paged":
+        need_openvino()
     write(to="decoder", **options)
     core.load("m")
     assert answer(core)
+
+
+def test_both_runners_answer_alike(core: ServingCore, write: Write) -> None:
+    need_openvino()
+    for form in ("gqa", "paged"):
+        write(form, to="decoder", form=form)
+        core.load(form)
+    assert answer(core, "paged") == answer(core, "gqa")
 
 
 def _shards(folder: Path) -> None:
