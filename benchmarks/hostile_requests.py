@@ -1,0 +1,388 @@
+"""Requests that mean harm, one after another and several at once, while others are answered.
+
+    python benchmarks/hostile_requests.py [--seconds 5] [--together 1 4] [--held-mib 256] [--only T18]
+
+A server runs two small Python models. For each kind of request, clients send it again and again for some seconds, while
+one client asks for liveness and another for a small inference, each on a connection of its own. Printed are the
+statuses of the requests, the slowest and the 99th percentile of liveness, and that of the small model, and by how much
+the memory of the server has grown at most, beside what it was before.
+
+T18 is compressed bodies, 16 at once, with a reserve of --held-mib: the growth must stay below that and a tenth. T22 is
+one connection that floods the port of gRPC, or that of HTTP: the others must wait less than 100 ms.
+"""
+
+import argparse
+import contextlib
+import gzip
+import http.client
+import json
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from hpack import Encoder
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
+from repoagent_server.grpc.http2.frames import PREFACE as _PREFACE
+
+PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
+_IDENTITY: Final = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]) for array in inputs]
+"""
+_NUMBERS: Final = "/v2/models/numbers/infer"
+_TEXT: Final = "/v2/models/text/infer"
+_SMALL: Final = json.dumps(
+    {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}
+).encode()
+_LENGTH: Final = "Inference-Header-Content-Length"
+
+Hostile = tuple[str, bytes, dict[str, str]]
+"""Path, body, headers."""
+Flood = Callable[[], tuple[bytes, bytes]]
+"""What begins a connection, and what is sent on it again and again until it ends."""
+_TOGETHER: Final = 16
+
+
+def _tensor(name: str = "INPUT0", datatype: str = "FP32", count: int = 1, **more: object) -> str:
+    return json.dumps({"name": name, "datatype": datatype, "shape": [count], **more})
+
+
+def _with(text: str) -> bytes:
+    return b'{"inputs":[%b],%b}' % (_tensor(data=[1]).encode(), text.encode())
+
+
+def _values(datatype: str, value: str, count: int) -> bytes:
+    head = _tensor(datatype=datatype, count=count)[:-1]
+    return f'{{"inputs":[{head},"data":[{",".join([value] * count)}]}}]}}'.encode()
+
+
+def _binary_texts(count: int) -> Hostile:
+    head = (
+        f'{{"inputs":[{_tensor(datatype="BYTES", count=count, parameters={"binary_data_size": 4 * count})}]}}'.encode()
+    )
+    return _TEXT, head + bytes(4 * count), {_LENGTH: str(len(head))}
+
+
+def _long_text(as_json: bool) -> Hostile:
+    """One of 60 MB in binary, which the model gives back."""
+    size = 60_000_000
+    head = _tensor(datatype="BYTES", count=1, parameters={"binary_data_size": size + 4})
+    text = f'{{"inputs":[{head}],"parameters":{{"binary_data_output":{json.dumps(not as_json)}}}}}'.encode()
+    return _TEXT, text + struct.pack("<I", size) + b"x" * size, {_LENGTH: str(len(text))}
+
+
+def hostile_requests() -> dict[str, Callable[[], Hostile]]:
+    """By name, what makes them; each is of the size in which it was seen to stop a server, or the largest allowed."""
+    return {
+        "42 MB of parameters": lambda: (
+            _NUMBERS,
+            _with('"parameters":{' + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}"),
+            {},
+        ),
+        "4 million outputs": lambda: (
+            _NUMBERS,
+            _with('"outputs":[' + ",".join(['{"name":"a"}'] * 4_000_000) + "]"),
+            {},
+        ),
+        "15 million empty inputs": lambda: (_NUMBERS, b'{"inputs":[' + b",".join([b"{}"] * 15_000_000) + b"]}", {}),
+        "15 million empty texts": lambda: _binary_texts(15_000_000),
+        "2 million empty texts": lambda: _binary_texts(2_000_000),
+        "20 million numbers": lambda: (_NUMBERS, _values("FP32", "1.5", 15_000_000), {}),
+        "10 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 10_000_000), {}),
+        "2 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 2_000_000), {}),
+        "15 million numbers of another shape": lambda: (
+            _NUMBERS,
+            _values("FP32", "1.5", 15_000_000).replace(b"15000000", b"15000001", 1),
+            {},
+        ),
+        "a text of 16 MiB": lambda: (_TEXT, _values("BYTES", '"' + "x" * (16 << 20) + '"', 1), {}),
+        "a text of 60 MB, binary": lambda: _long_text(as_json=False),
+        "a text of 60 MB, JSON back": lambda: _long_text(as_json=True),
+        "a text of 60 MB": lambda: (_TEXT, _values("BYTES", '"' + "x" * 60_000_000 + '"', 1), {}),
+        "60 MB of escapes": lambda: (_TEXT, _values("BYTES", '"' + "\\n" * 30_000_000 + '"', 1), {}),
+        "nested 30 million deep": lambda: (_NUMBERS, b'{"inputs":' + b"[" * 30_000_000 + b"}", {}),
+        "60 MB of nothing": lambda: (_NUMBERS, b" " * 60_000_000, {}),
+        "generate with 42 MB of members": lambda: (
+            "/v2/models/text/generate",
+            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
+            {},
+        ),
+        "an index request of 42 MB": lambda: (
+            "/v2/repository/index",
+            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
+            {},
+        ),
+        "log settings of 42 MB": lambda: (
+            "/v2/logging",
+            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
+            {},
+        ),
+    }
+
+
+def _opened() -> Hostile:
+    """64 KB that open to 63 MiB."""
+    count = 63 << 18
+    head = f'{{"inputs":[{_tensor(count=count, parameters={"binary_data_size": 4 * count})}],'.encode()
+    head += b'"parameters":{"binary_data_output":true}}'
+    return _NUMBERS, gzip.compress(head + bytes(4 * count)), {_LENGTH: str(len(head)), "Content-Encoding": "gzip"}
+
+
+def _refused_bomb() -> Hostile:
+    """A megabyte that opens to a gigabyte."""
+    return _NUMBERS, gzip.compress(bytes(1 << 30), 9), {"Content-Encoding": "gzip"}
+
+
+BOMBS: Final[dict[str, Callable[[], Hostile]]] = {
+    "T18: 63 MiB of gzip": _opened,
+    "T18: gzip beyond the limit": _refused_bomb,
+}
+
+
+def _frames(*frames: Frame) -> bytes:
+    return b"".join(frame.serialize() for frame in frames)
+
+
+def _begun(number: int = 1, *more: tuple[str, str]) -> Frame:
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
+    fields = [*fields, ("content-type", "application/grpc"), *more]
+    return HeadersFrame(number, Encoder().encode(fields), flags=["END_HEADERS"])
+
+
+def _data_of_a_byte() -> tuple[bytes, bytes]:
+    start = _frames(SettingsFrame(), _begun(), DataFrame(1, struct.pack(">BI", 0, 1 << 25)))
+    return _PREFACE + start, _frames(DataFrame(1, b"x")) * 20_000
+
+
+def _new_headers() -> tuple[bytes, bytes]:
+    headers = [_begun(number, ("x", f"{number:08}" * 1000)) for number in range(1, 2000, 2)]
+    return _PREFACE + _frames(SettingsFrame()), _frames(*headers)
+
+
+def _chunks_of_a_byte() -> tuple[bytes, bytes]:
+    head = f"POST {_NUMBERS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head.encode(), b"1\r\nx\r\n" * 20_000
+
+
+def _requests_ahead() -> tuple[bytes, bytes]:
+    return b"", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
+
+
+FLOODS: Final[dict[str, tuple[str, Flood]]] = {
+    "T22: DATA of a byte": ("grpc", _data_of_a_byte),
+    "T22: new headers": ("grpc", _new_headers),
+    "T22: chunks of a byte": ("http", _chunks_of_a_byte),
+    "T22: requests sent ahead": ("http", _requests_ahead),
+}
+
+
+def write_models(folder: Path) -> None:
+    """``numbers`` (FP32) and ``text`` (BYTES) give back their one input."""
+    for name, data_type in (("numbers", "FP32"), ("text", "STRING")):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text(_IDENTITY)
+        tensor = f"data_type: TYPE_{data_type} dims: [-1]"
+        (folder / name / "config.pbtxt").write_text(
+            f'backend: "python"\ninput {{ name: "INPUT0" {tensor} }}\noutput {{ name: "OUTPUT0" {tensor} }}\n'
+        )
+
+
+@contextmanager
+def served(folder: Path, held_mib: int) -> Iterator["Served"]:
+    """A server of its own process."""
+    write_models(folder / "models")
+    ready, log = folder / "ready.json", folder / "log"
+    flags = [f"--limit-held-bytes={held_mib << 20}"]
+    flags += [
+        "--http-port=0",
+        "--allow-metrics=false",
+        f"--ready-file={ready}",
+        f"--workspace-directory={folder / 'w'}",
+    ]
+    command = [*PROGRAM, f"--model-repository={folder / 'models'}", f"--cache-directory={folder / 'c'}", *flags]
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL) as process:
+        try:
+            while not ready.exists():
+                if process.poll() is not None:
+                    raise SystemExit(f"the server ended:\n{log.read_text()}")
+                time.sleep(0.05)
+            found = json.loads(ready.read_text())
+            yield Served(process.pid, {name: ("127.0.0.1", found[name]["port"]) for name in ("http", "grpc")})
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that runs."""
+
+    pid: int
+    ports: dict[str, tuple[str, int]]
+
+    def resident(self, name: str = "VmRSS") -> float:
+        """MiB."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    def forget_peak(self) -> None:
+        """The peak begins again."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+
+class Flooding(threading.Thread):
+    """One client at a time that floods a port; when it is cut off it comes again."""
+
+    def __init__(self, address: tuple[str, int], flood: Flood) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self._start, self._again = flood()
+        self._done = threading.Event()
+        self.statuses: Counter[int] = Counter()
+
+    def run(self) -> None:
+        while not self._done.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(self._address, timeout=1) as connection:
+                connection.sendall(self._start)
+                while not self._done.is_set():
+                    connection.sendall(self._again)
+            self.statuses[0] += 1
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._done.set()
+        self.join()
+
+
+class Calling(threading.Thread):
+    """One client that calls over gRPC again and again on an open connection."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self.times: list[float] = []
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        with grpc.insecure_channel("{}:{}".format(*self._address)) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            call(b"", timeout=60)
+            while not self._done.wait(0.001):
+                start = time.perf_counter()
+                with contextlib.suppress(grpc.RpcError):  # there may be no room for a message
+                    call(b"", timeout=60)
+                self.times.append((time.perf_counter() - start) * 1000)
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._done.set()
+        self.join()
+
+
+class Asking(threading.Thread):
+    """One client that asks the same again and again until it is stopped; the time of each answer, in milliseconds."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        pause: float = 0.0,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._address, self._path, self._body, self._pause = address, path, body, pause
+        self._headers = headers or {}
+        self.times: list[float] = []
+        self.statuses: Counter[int] = Counter()
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection(*self._address, timeout=300)
+        while not self._done.is_set():
+            start = time.perf_counter()
+            connection.request("POST" if self._body is not None else "GET", self._path, self._body, self._headers)
+            response = connection.getresponse()
+            response.read()
+            self.times.append((time.perf_counter() - start) * 1000)
+            self.statuses[response.status] += 1
+            self._done.wait(self._pause)
+        connection.close()
+
+    def stop(self) -> None:
+        """Let it end after the answer that it waits for."""
+        self._done.set()
+        self.join()
+
+
+def measure(server: Served, attackers: Sequence[Asking | Flooding], seconds: float) -> str:
+    """One line: what the attackers do to the others."""
+    address = server.ports["http"]
+    live = Asking(address, "/v2/health/live", pause=0.005)
+    small = Asking(address, _NUMBERS, _SMALL, pause=0.001)
+    called = Calling(server.ports["grpc"])
+    everybody = [live, small, called, *attackers]
+    before = server.resident()
+    server.forget_peak()
+    for client in everybody:
+        client.start()
+    time.sleep(seconds)
+    for client in everybody:
+        client.stop()
+    statuses = sum((client.statuses for client in attackers), Counter[int]())
+    answers = ", ".join(f"{count} x {status or 'cut off'}" for status, count in sorted(statuses.items()))
+    times = "".join(
+        f"{value:9.1f}" for one in (live, small, called) for value in (_p99(one.times), max(one.times, default=0))
+    )
+    return f"{times} {before:7.0f} {server.resident('VmHWM') - before:7.0f}   {answers}"
+
+
+def _p99(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100)[98] if len(times) > 1 else sum(times)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each kind")
+    parser.add_argument("--together", type=int, nargs="+", default=[1, 4], help="how many at once")
+    parser.add_argument("--only", default="", help="only kinds with this in their name")
+    parser.add_argument("--held-mib", type=int, default=256, help="the reserve of memory")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), options.held_mib) as server:
+        print(
+            f"{'milliseconds':42}  live p99      max small p99      max  gRPC p99      max  MiB at   and more   answers"
+        )
+        print(f"{'none':40} 0 {measure(server, (), options.seconds)}")
+        for name, (port, flood) in FLOODS.items():
+            if options.only in name:
+                attackers = [Flooding(server.ports[port], flood)]
+                print(f"{name:40} 1 {measure(server, attackers, options.seconds)}", flush=True)
+        for name, make in (BOMBS | hostile_requests()).items():
+            hostile = make() if options.only in name else None
+            for together in (_TOGETHER,) if name in BOMBS else options.together:
+                if hostile is not None:
+                    posts = [Asking(server.ports["http"], *hostile) for _ in range(together)]
+                    line = measure(server, posts, options.seconds)
+                    print(f"{name:40} {together} {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
