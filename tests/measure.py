@@ -22,6 +22,7 @@ from typing import Final
 _TREE: Final = Path(__file__).parents[1]
 _PRODUCT: Final = ("repoagent", "llm", "server_stub", "agents", "capi", "deploy", "contrib")
 _SMALL: Final = 40
+_METHOD: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def main() -> None:
@@ -99,20 +100,46 @@ def importers(product: dict[Path, str]) -> Counter[str]:
 
 
 def lonely_protocols(texts: Iterable[str]) -> int:
-    """Protocols whose methods fewer than two classes of the product define; the fields of data protocols count, too."""
-    classes: list[tuple[set[str], set[str]]] = []
+    """Protocols whose methods fewer than two classes of the product have, as fields or from their bases, too."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
     protocols: list[set[str]] = []
     for text in texts:
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.ClassDef):
                 continue
-            methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)}
-            bases = {ast.unparse(base).split("[")[0].rpartition(".")[2] for base in node.bases}
-            if "Protocol" in bases:
-                protocols.append(methods)
+            named = {ast.unparse(base).split("[")[0] for base in node.bases}
+            if "Protocol" in named:
+                protocols.append({child.name for child in node.body if isinstance(child, _METHOD)})
             else:
-                classes.append((methods, bases))
-    return sum(sum(wanted <= methods for methods, _ in classes) < 2 for wanted in protocols if wanted)
+                own[node.name] = own.get(node.name, set()) | set(_members(node))
+                bases[node.name] = bases.get(node.name, set()) | named
+    classes = [_inherited(name, own, bases) for name in own]
+    return sum(sum(methods <= members for members in classes) < 2 for methods in protocols if methods)
+
+
+def _members(node: ast.ClassDef) -> Iterator[str]:
+    """What instances have: methods, fields, and what methods assign to ``self``."""
+    for child in node.body:
+        if isinstance(child, _METHOD):
+            yield child.name
+    for child in ast.walk(node):
+        if isinstance(child, ast.AnnAssign | ast.Assign):
+            for target in child.targets if isinstance(child, ast.Assign) else [child.target]:
+                if isinstance(target, ast.Name | ast.Attribute):
+                    yield target.id if isinstance(target, ast.Name) else target.attr
+
+
+def _inherited(name: str, own: dict[str, set[str]], bases: dict[str, set[str]]) -> set[str]:
+    found, waiting = set(own[name]), [*bases[name]]
+    seen = {name}
+    while waiting:
+        base = waiting.pop().rpartition(".")[2]
+        if base in own and base not in seen:
+            seen.add(base)
+            found |= own[base]
+            waiting += bases[base]
+    return found
 
 
 _LOAD: Final = """

@@ -27,6 +27,16 @@ def test_a_protocol_is_lonely_until_a_second_class_has_its_methods() -> None:
     ]
 
 
+def test_a_field_and_an_inherited_method_count_and_a_base_of_asyncio_is_no_protocol() -> None:
+    protocol = "class Shaped(Protocol):\n    @property\n    def shape(self): ...\n    def close(self): ...\n"
+    base = "class Base:\n    def close(self): ...\n"
+    field = "class Plain(Base):\n    shape: tuple\n"
+    assigned = "class Made(Base):\n    def __init__(self):\n        self.shape = ()\n"
+    assert measure.lonely_protocols([protocol, base, field]) == 1
+    assert measure.lonely_protocols([protocol, base, field, assigned]) == 0
+    assert measure.lonely_protocols(["class Socket(asyncio.Protocol):\n    def data_received(self): ...\n"]) == 0
+
+
 def test_the_product_has_no_tests_and_no_generated_messages() -> None:
     product = [path for path in measure.files(("repoagent", "server_stub")) if "tests" not in path.parts]
     assert _TREE / "repoagent" / "errors.py" in product
