@@ -123,9 +123,9 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
     for child in node.body:
         if isinstance(child, _METHOD):
             yield child.name
-    for child in ast.walk(node):
-        if isinstance(child, ast.AnnAssign | ast.Assign):
-            for target in child.targets if isinstance(child, ast.Assign) else [child.target]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.AnnAssign | ast.Assign):
+            for target in inner.targets if isinstance(inner, ast.Assign) else [inner.target]:
                 if isinstance(target, ast.Name | ast.Attribute):
                     yield target.id if isinstance(target, ast.Name) else target.attr
 
