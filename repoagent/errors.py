@@ -112,7 +112,7 @@ class StoreUnavailableError(UnavailableError):
 
 
 class UnsupportedError(RepoAgentError):
-    """Known, but not possible here; the message says what is missing."""
+    """Known, but not possible here; the message states what is missing."""
 
     code = ErrorCode.UNSUPPORTED
 
@@ -168,7 +168,7 @@ class AgentRefusedError(AgentError):
 
 
 class AgentUnsupportedError(AgentError):
-    """The agent is there, but this program cannot run it; the message says what is missing."""
+    """The agent is there, but this program cannot run it; the message states what is missing."""
 
     code = ErrorCode.UNSUPPORTED
 

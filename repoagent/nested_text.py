@@ -50,7 +50,7 @@ def read_json(text: str | bytes | bytearray, *, deepest: int = DEEPEST, most_val
 
 
 def read_json_object(text: str | bytes, *, most_values: int = 0) -> dict[str, Any]:
-    """The JSON object in ``text``, for what somebody signed or decides by: every parser reads the same in it.
+    """The JSON object in ``text``, for what someone signed or decides by: every parser reads the same in it.
 
     Args:
         text: What to read; bytes in UTF-8.

@@ -1,4 +1,4 @@
-"""What an answer to a client may say: no path of a private place of this machine, and no address of a store.
+"""What an answer to a client may reveal: no path of a private place of this machine, and no address of a store.
 
 Code that makes or opens such a place names it with :func:`hide` or :func:`hide_url`; the front ends send no text that
 did not pass through :func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left,
@@ -91,7 +91,7 @@ def unusable_key_file(reference: str, reason: object) -> str:
 def writable(text: str) -> str:
     """``text`` as UTF-8 can hold it: half a surrogate pair is spelt out, as ``\\udce9``.
 
-    That is what Python makes of bytes that are no text: in the name of a file, the message of an agent written in C.
+    That is what Python makes of bytes that are not text: in the name of a file, the message of an agent written in C.
     """
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 

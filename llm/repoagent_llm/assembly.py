@@ -87,7 +87,7 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> ModelRunner:
     """A runner for a decoder.
 
     Sizes come from ``config``: ``max_batch_size`` times ``max_beam_width`` sequences, additional outputs by name. A
-    ``RunnerOptions`` set as ``config.runner_options`` says the rest (threads, sequence length).
+    ``RunnerOptions`` set as ``config.runner_options`` states the rest (threads, sequence length).
     """
     options = _options(config)
     if config.max_batch_size is not None:

@@ -46,7 +46,7 @@ class Agent:
     snapshot is written."""
 
     @classmethod
-    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has nothing to say
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has none
         """What the owner of a model could still do if the operator's policy demanded this agent with ``parameters``.
 
         ``repoagent policy check`` prints these: one sentence each, with what closes it. A guard that returns none

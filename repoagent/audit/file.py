@@ -330,7 +330,7 @@ def _claim(fd: int) -> None:
 
 
 def _take_empty(fd: int, path: Path) -> None:
-    """Keep other servers from the file ``fd`` at ``path``, in which nobody has written anything.
+    """Keep other servers from the file ``fd`` at ``path``, in which no one has written anything.
 
     Raises:
         OSError: it cannot be locked.

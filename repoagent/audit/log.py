@@ -32,7 +32,7 @@ class NoteWriter:
     """Hands items to ``write`` on a thread of its own, which starts with the first one.
 
     ``None`` is an order that always gets through, as notes that are not limited do. Of the others at most a hundred a
-    second do: strangers cause them, and must not fill a disk. What is left out is counted, and a note of its own says
+    second do: strangers cause them, and must not fill a disk. What is left out is counted, and a note of its own states
     how much.
     """
 

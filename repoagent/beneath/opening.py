@@ -204,7 +204,7 @@ def walk_beneath(
 def _below(
     root: Path | str, directory: str, follow: bool, skip: Callable[[str], bool], above: frozenset[tuple[int, int]]
 ) -> Iterator[TreeEntry]:
-    # Nothing stays open while a directory below, or whoever called, takes its time.
+    # Nothing stays open while a directory below, or the caller, takes its time.
     with open_directory(root, directory, follow=follow) as fd:
         above |= {_identity(os.fstat(fd))}
         names = [f"{directory}/{entry}" if directory else entry for entry in sorted(os.listdir(fd))]

@@ -158,7 +158,7 @@ def open_model(model: str, filesystems: Mapping[str, str], limits: "Limits") -> 
 
 
 def _refuse_a_repository(directory: Path) -> None:
-    """A directory that is no model, and whose directories are models, has been taken for one of them."""
+    """A directory that is not a model, and whose directories are models, has been taken for one of them."""
     if not directory.is_dir() or _is_model(directory):
         return
     models = sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and _is_model(entry))
@@ -196,7 +196,7 @@ def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals) -> "L
 
 
 def quiet_tracebacks() -> None:
-    """The report has what agents say on purpose; only what surprised them is worth a traceback. A Ctrl-C is not."""
+    """The report has what agents raise on purpose; only what surprised them is worth a traceback. A Ctrl-C is not."""
     filter_log(lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt))
 
 

@@ -70,7 +70,7 @@ class PluginGroup(click.Group):
 
         known = sorted(
             {*self._specs, *_PACKAGES}
-        )  # also a command whose package is missing, which says what to install
+        )  # also a command whose package is missing, which states what to install
         raise click.UsageError(f"there is no command '{cmd_name}'{did_you_mean(cmd_name, known)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -161,5 +161,5 @@ def run(command: click.Command, name: str, **extra: Any) -> NoReturn:
 
 
 def _printable(text: str) -> str:
-    """Messages of several lines keep them: the reasons of a converter's process, say."""
+    """Messages of several lines keep them: the reasons of a converter's process, for example."""
     return "\n".join(printable(line) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""``repoagent policy check | explain``: what the operator's policy says, before a server relies on it."""
+"""``repoagent policy check | explain``: what the operator's policy states, before a server relies on it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

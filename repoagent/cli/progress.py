@@ -128,5 +128,5 @@ def _amounts(progress: "Progress", began: float, from_: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Agents say what they do in their own words, perhaps with the name of a file: it must not move the cursor."""
+    """Agents describe what they do in their own words, perhaps with the name of a file: it must not move the cursor."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _ASKED_TO_STOP: Final = 75
-"""EX_TEMPFAIL of sysexits.h: an agent wanted the model unloaded, say because its license has ended."""
+"""EX_TEMPFAIL of sysexits.h: an agent wanted the model unloaded, for example because its license has ended."""
 _KEYS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 
 

@@ -29,7 +29,7 @@ def normalize(
     gpus: Sequence[int] | None = (),
     instance_count: int = 1,
 ) -> ModelConfig:
-    """A copy of ``config`` with defaults in place of what it leaves out; what it says stays.
+    """A copy of ``config`` with defaults in place of what it leaves out; what it has stays.
 
     ``files`` are the names in a version directory: they imply a backend that the configuration leaves out. ``gpus`` are
     the devices that may be used; without any, KIND_AUTO becomes KIND_CPU, and with None instance groups stay as they
@@ -170,7 +170,7 @@ def select_versions(config: ModelConfig, available: Collection[int]) -> list[int
 
 
 def no_version(model: str, available: Collection[int]) -> str:
-    """What to say of a ``model`` of which :func:`select_versions` leaves nothing: Triton's text, and what there is."""
+    """The error for a ``model`` of which :func:`select_versions` leaves nothing: Triton's, and what there is."""
     there = ", ".join(str(version) for version in sorted(set(available)))
     found = f"there are only {there}" if there else "there is no version directory (1, 2, ...)"
     if model.isdecimal() and not there:  # the directory of a model in the place of a repository

@@ -28,7 +28,7 @@ _TEXT_TOKENS: Final = frozenset(
     ("bos", "cls", "delimiter", "end", "eos", "mask", "pad", "sep", "separator", "special", "start", "stop", "unk")
 )
 
-# A reference says where a secret is, so it may be shown; a value after it that is itself a secret is caught below.
+# A reference states where a secret is, so it may be shown; a value after it that is itself a secret is caught below.
 _REFERENCE: Final = re.compile(
     r"(env|file|exec|kbs|vault|hashivault|awskms|aws-kms|awssm|gcpkms|gcp-kms|gcpsm|azurekms|azure-kms|azurekv|"
     r"pkcs11|tpm|tpm2|keyring|k8s|systemd-creds):\S*",

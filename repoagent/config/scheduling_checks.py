@@ -231,7 +231,7 @@ def _strategy_problems(batching: ModelSequenceBatching, max_batch_size: int, nam
         yield f"sequence batching preferred batch size must be positive for {name}"
     if any(size > max_batch_size for size in sizes):
         yield f"sequence batching preferred batch size must be <= max batch size for {name}"
-    # 0 is the default and allowed, whatever the text says: it is Triton's.
+    # 0 is the default and allowed, whatever the text states: it is Triton's.
     if not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
         yield f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
 

@@ -29,7 +29,7 @@ class Pair:
             return
         size = max(_ROUND_UP, -(-size // _ROUND_UP) * _ROUND_UP)
         self.close()
-        # The device first, which has less: page-locking memory in vain would take it from everyone meanwhile.
+        # The device first, which has less: page-locking memory for nothing would take it from everyone meanwhile.
         address = self._device.allocate(size) if self._on_device else 0
         try:
             self._host = self._device.allocate_host(size)
@@ -57,7 +57,7 @@ class Pair:
 
 
 class Grown:
-    """The memory of an output whose shape only the run tells; a :class:`~repoagent.engines.protocol.GrowingOutput`."""
+    """Memory of an output whose shape only the run determines; a :class:`~repoagent.engines.protocol.GrowingOutput`."""
 
     def __init__(self, device: Device) -> None:
         self._pair = Pair(device)

@@ -231,7 +231,7 @@ class Device(Protocol):
 
 
 class GrowingOutput(Protocol):
-    """The memory of an output whose shape only the run tells."""
+    """The memory of an output whose shape only the run determines."""
 
     def reallocate(self, size: int) -> int:
         """An address on the device with at least ``size`` bytes behind it."""
@@ -257,16 +257,16 @@ class Context(Protocol):
         """Where an input or output lies: on the device, or on the host for a shape tensor."""
 
     def grow(self, name: str, output: GrowingOutput) -> None:
-        """Where an output lies whose shape only the run tells."""
+        """Where an output lies whose shape only the run determines."""
 
     def shape_of(self, name: str) -> Shape:
-        """The shape that an output will have. A dimension that only the run tells is -1.
+        """The shape that an output will have. A dimension that only the run determines is -1.
 
         Shapes, and addresses of shape tensors, of all inputs must be set.
         """
 
     def max_bytes(self, name: str) -> int:
-        """An upper bound of the size of an output whose shape only the run tells; 0 if there is none."""
+        """An upper bound of the size of an output whose shape only the run determines; 0 if there is none."""
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one execution. Everything that was set may be set again at once for the next one.

@@ -28,7 +28,7 @@ __all__ = ["Destination"]
 logger = logging.getLogger(__name__)
 
 _MARK: Final = ".repoagent-prepared"
-"""Its being there says that everything beside it is ours to remove; it is locked while a process works here."""
+"""While it is there, everything beside it is ours to remove; it is locked while a process works here."""
 _STAGE: Final = ".repoagent-stage"
 _NOT_OURS: Final = frozenset({"lost+found"})
 """What a filesystem itself has at its top; it stays, so no model may have it."""
@@ -53,7 +53,7 @@ class Destination:
         Raises:
             AlreadyExistsError: it holds files that no earlier block put there.
             UnavailableError: another process is at it.
-            UnsafePathError: it is no directory.
+            UnsafePathError: it is not a directory.
             InvalidArgumentError: it belongs to another user, who could change what is put there.
         """
         made = not self.path.exists()

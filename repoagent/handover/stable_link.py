@@ -41,7 +41,7 @@ def stable_link(path: Path, place: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # no lock: nobody replaces a link whose target is there
+            with suppress(OSError):  # no lock: no one replaces a link whose target is there
                 if os.readlink(path.name, dir_fd=fd) == str(place):
                     os.unlink(path.name, dir_fd=fd)
     finally:
@@ -76,7 +76,7 @@ def _remove_a_dead_one(path: Path, fd: int) -> None:
 def _locked(fd: int) -> Iterator[None]:
     """Of two processes that find a dead link, one replaces it; the other sees the new one.
 
-    Whoever can read the directory can lock it, for ever: the wait has an end.
+    Any process that reads the directory can lock it, forever: the wait has an end.
     """
     end = time.monotonic() + _LOCK_SECONDS
     while True:

@@ -130,7 +130,7 @@ def _reap() -> dict[int, int]:
 
 
 def descendants() -> set[tuple[int, str]]:
-    """Every process below this one, with the time of its start, which tells two with one number apart."""
+    """Every process below this one, with the time of its start, which distinguishes two with one number."""
     parents = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):

@@ -21,7 +21,7 @@ _LONGEST_REASON: Final = 4000
 
 
 def reason_of(error: BaseException) -> str:
-    """What a client may read of an exception: its text, or the name of its class if the text alone says nothing.
+    """What a client may read of an exception: its text, or the name of its class if it has no text.
 
     Of an error that no one worded for clients, such as one of the system, it has no path of this machine.
     """
@@ -55,7 +55,7 @@ def call_agent(
     *,
     refuses: bool = False,
 ) -> None:
-    """Run ``call``, a piece of the code of ``agent``; ``what`` says which for the log.
+    """Run ``call``, a piece of the code of ``agent``; ``what`` states which for the log.
 
     Also an exception that is meant to end the program (``SystemExit``, ``KeyboardInterrupt``) ends only this call:
     an agent decides about a model, never about the server. A result is an error: who writes ``return False`` or
@@ -66,14 +66,14 @@ def call_agent(
     Raises:
         AgentRefusedError: it raised, or returned something. The error has only the text; the log has the traceback,
             too, if the exception is not one of ours.
-        CancelledError: it raised this because ``cancelled`` says that no one waits any more.
+        CancelledError: it raised this because ``cancelled`` became true.
     """
     try:
         _check_nothing(call())
     except BaseException as error:
         if isinstance(error, CancelledError) and cancelled is not None and cancelled():
             raise
-        # What an agent says on purpose needs no traceback; what surprised it does.
+        # What an agent raises on purpose needs no traceback; what surprised it does.
         surprise = error if not isinstance(error, RepoAgentError) else None
         level = logging.DEBUG if refuses and surprise is None else logging.ERROR
         logger.log(level, "agent '%s' raised in %s: %s", agent, what, reason_of(error), exc_info=surprise)

@@ -308,7 +308,7 @@ class EntryModel:
         self._load.services.request_unload(self.name, f"agent '{self._agent}': {reason}")
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
-        """Say how far the work is."""
+        """Report how far the work is."""
         self._recorder.note_progress(done, total, what)
         self._progress(done, total, what)
 

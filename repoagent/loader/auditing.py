@@ -94,7 +94,7 @@ def shown_reference(reference: str, schemes: Container[str]) -> str:
     """A key reference without what could be a secret.
 
     What has none of the ``schemes`` may be the key itself; what follows a scheme of a plug-in, or a program's name, may
-    hold a credential. Of those there is a digest, which tells them apart.
+    hold a credential. Of those there is a digest, which distinguishes them.
     """
     scheme, colon, rest = reference.partition(":")
     if not colon or scheme not in schemes:

@@ -298,7 +298,7 @@ class LoadedChain:
 
     def _tell_end(self, outcome: str) -> None:
         report = self.report
-        level = logging.DEBUG if report.error else logging.INFO  # whoever asked for the load logs why it failed
+        level = logging.DEBUG if report.error else logging.INFO  # the caller logs why the load failed
         logger.log(level, "%s", report.summary)
         for line in report.lines():
             logger.log(level, "%s: %s", self.name, line)

@@ -71,7 +71,7 @@ _Found = dict[str, list[Candidate]]
 logger = logging.getLogger("repoagent.loader")
 
 OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt", "fetch", "license", "scan", "verify")
-"""Names whose package is ``repoagent-NAME``: a message about one that is missing says how to get it, and no agent of
+"""Names whose package is ``repoagent-NAME``: a message about one that is missing states how to get it, and no agent of
 others should take one."""
 
 

@@ -82,7 +82,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class ModelLocation:
-    """Where the model is, and what its configuration file says there (None: there is no such file)."""
+    """Where the model is, and what its configuration file states there (None: there is no such file)."""
 
     source: ModelSource
     config_text: str | None

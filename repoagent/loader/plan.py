@@ -40,7 +40,7 @@ class ChainPlanner(Protocol):
     def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The chain for ``model_name``. ``config`` is what the load goes by, None for a model without one.
 
-        ``overridden`` says that ``config`` came with the load request, and not from the model's files.
+        ``overridden`` states that ``config`` came with the load request, and not from the model's files.
         """
 
     def admit(self, model_name: str, config: ModelConfig) -> None:

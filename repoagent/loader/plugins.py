@@ -181,7 +181,7 @@ class PluginManager:
         """All that plug-ins registered of one ``kind``, on top of ``built_in``.
 
         ``kind`` is "backends", "key_providers", "converters", "filesystems" or "commands"; what keys and values are
-        is said at the hook ``register_KIND`` in :mod:`repoagent.api.hooks`.
+        is stated at the hook ``register_KIND`` in :mod:`repoagent.api.hooks`.
 
         Raises:
             AlreadyExistsError: two claim one name; the message has both.

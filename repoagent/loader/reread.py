@@ -1,4 +1,4 @@
-"""The configuration after an agent moved the model: what the new place says, and what it may not say."""
+"""The configuration after an agent moved the model: what the new place has, and what it may not change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Move:
     """What there is to know about one ``update_location``.
 
     ``before`` and ``after`` are the texts of the configuration file at the old and the new place, None where there is
-    none. ``from_effective`` says that the agent wrote the new one from ``AgentModel.config`` and never looked at the
+    none. ``from_effective`` states that the agent wrote the new one from ``AgentModel.config`` and never looked at the
     old file; ``overridden`` that the load call brought a configuration of its own.
     """
 

@@ -174,7 +174,7 @@ def _read_graph(model: Buffer, graph: Span, nodes: list[_Node], sizes: dict[str,
             elif number == 5:
                 name, size = _read_tensor(model, span)
                 sizes[name] = max(size, sizes.get(name, 0))
-            elif number == 15:  # A sparse tensor: its dims say how much it becomes, and are not worth reading.
+            elif number == 15:  # A sparse tensor: its dims show how much it becomes, and are not worth reading.
                 raise ValueError("a sparse initializer")
 
 

@@ -39,7 +39,7 @@ def main() -> int:
     except Exception as error:  # The server opens it next, and reports what is wrong.
         if any(text in str(error) for text in _OUT_OF_MEMORY):
             return OVER
-    # ONNX Runtime passes over an inference that lacks memory, and goes on: what it took says so.
+    # ONNX Runtime passes over an inference that lacks memory, and goes on: its use of memory shows it.
     return OVER if _resident() - before > most else 0
 
 

@@ -58,7 +58,7 @@ class _Node:
 def is_plain(model: Buffer) -> bool:
     """Whether ONNX Runtime opens the file with the contents ``model`` in time and memory in proportion to its size.
 
-    False: that cannot be said of it, as of every file that is not an ONNX model, or has functions or loops.
+    False: that is not known of it, as of every file that is not an ONNX model, or has functions or loops.
     """
     found = _Graph(model)
     try:
@@ -83,7 +83,7 @@ def _fits(graph: "_Graph") -> bool:
         copied += sum(value.bytes for value in inputs)
         made = _Value(highest) if node.operator == "If" else _made(node, inputs)
         for name in node.outputs:
-            # The file may say of any value which shape it has.
+            # The file may state of any value which shape it has.
             value = _larger(made, graph.declared[name]) if name in graph.declared else made
             values[name] = value
             entries += value.rank + (0 if value.length == inf else value.length)
@@ -201,7 +201,7 @@ class _Graph:
         self._weights: dict[str, _Value] = {}
         self._inputs: dict[str, _Value] = {}
         self.declared: dict[str, _Value] = {}
-        """What the file says of values."""
+        """What the file states of values."""
 
     def values(self) -> dict[str, _Value]:
         """The inputs, and the initializers, which may be declared as inputs as well."""

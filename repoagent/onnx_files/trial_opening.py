@@ -53,11 +53,11 @@ def opening_within(limits: Limits, cancelled: Callable[[], bool]) -> Iterator[No
 def try_opening(
     model: Buffer, options: Any, name: str, *, path: str = "", files: Mapping[str, Buffer] | None = None, size: int = 0
 ) -> None:
-    """Open a model in another process, unless its graph says that this is cheap.
+    """Open a model in another process, unless its graph states that this is cheap.
 
     Only on Linux, where files in memory and limits of memory can be had; elsewhere this does nothing.
 
-    A model that ONNX Runtime refuses there is refused once more by whoever opens it next.
+    A model that ONNX Runtime refuses there is refused once more when it is opened next.
 
     Args:
         model: The contents of its file.

@@ -246,7 +246,7 @@ class ServerLog(logging.Handler):
             self._complain(error)
 
     def _complain(self, error: OSError) -> None:
-        """Say once that nothing can be written, until something can again: a full disk should not fill the screen."""
+        """Report once that nothing can be written, until something can: a full disk should not fill the screen."""
         if not self._failing:
             self._failing = True
             self._say(f"cannot write to the log file '{self._path}', its lines are lost: {error.strerror}\n")

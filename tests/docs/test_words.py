@@ -69,6 +69,32 @@ def test_the_help_of_a_command_counts_as_a_text(words: dict[str, Any]) -> None:
     assert [fault.text for fault in words["text_faults"](source)] == ["the word 'somebody'"]
 
 
+UNFINISHED = (
+    "llm/repoagent_llm/builder",
+    "llm/repoagent_llm/engine",
+    "llm/repoagent_llm/runner",
+    "server_stub/repoagent_server",
+)
+"""Folders whose docstrings and comments have ruled out words yet. None may join them."""
+
+
+@pytest.mark.slow
+def test_no_docstring_and_no_comment_has_a_ruled_out_word(words: dict[str, Any], tree: Path) -> None:
+    faults: dict[str, list[str]] = {}
+    for path in (path for place in PRODUCT for path in sorted(tree.glob(place))):
+        name = str(path.relative_to(tree))
+        if found := words["note_faults"](path.read_text(encoding="utf-8")):
+            folder = next((one for one in UNFINISHED if name.startswith(f"{one}/")), "finished")
+            faults.setdefault(folder, []).extend(f"{name}:{fault.line}: {fault.text}" for fault in found)
+    assert faults.pop("finished", []) == []
+    assert sorted(faults) == list(UNFINISHED)
+
+
+def test_a_note_is_a_docstring_or_a_comment(words: dict[str, Any]) -> None:
+    source = '"""One.\n\nIt says so."""\nname = "whoever it was"  # `says` is code, nobody is not\n'
+    assert sorted(words["note_faults"](source)) == [(3, "the word 'says'"), (4, "the word 'nobody'")]
+
+
 PUBLIC = ("repoagent/api", "repoagent/server", "llm/repoagent_llm/types", "repoagent/testing")
 
 

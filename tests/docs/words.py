@@ -1,12 +1,14 @@
 """What the style section of CONTRIBUTING.md rules out, counted in a page.
 
 ``python tests/docs/words.py`` prints every place; with pages as arguments, those of these pages. Of a Python module it
-counts the texts of errors, logs and flags.
+counts the texts of errors, logs and flags, and the words of docstrings and comments.
 """
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,6 +60,23 @@ def text_faults(source: str) -> list[Fault]:
         for line, text in texts
         if " " in text
         for match in _DIALECT.finditer(text)
+    ]
+
+
+def note_faults(source: str) -> list[Fault]:
+    """The ruled out words in the docstrings and comments of a Python module."""
+    texts = [
+        (node.lineno + number, line)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for number, line in enumerate(node.value.value.splitlines())
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts += [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    return [
+        Fault(line, f"the word {match[0]!r}")
+        for line, text in texts
+        for match in _DIALECT.finditer(_CODE.sub("code", text))
     ]
 
 
@@ -134,7 +153,7 @@ def main(names: list[str]) -> int:
     total = 0
     for path in pages:
         text = path.read_text(encoding="utf-8")
-        found = text_faults(text) if path.suffix == ".py" else faults(text)
+        found = [*text_faults(text), *note_faults(text)] if path.suffix == ".py" else faults(text)
         total += len(found)
         for fault in found if names else ():
             print(f"{path}:{fault.line}: {fault.text}")

@@ -1,4 +1,4 @@
-"""The agent: refuses a model whose files are not what its parameters or its digest file say."""
+"""The agent: refuses a model whose files are not what its parameters or its digest file state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

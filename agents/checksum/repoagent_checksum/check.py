@@ -37,7 +37,7 @@ SHOWN: Final = 3
 
 
 class Kind(enum.Enum):
-    """What is wrong; in the order in which it is told."""
+    """What is wrong; in the order of the report."""
 
     MISMATCH = "differs from the parameter"
     CHANGED = "changed"
@@ -51,7 +51,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing wrong with one path. ``detail`` says more, where there is more to say."""
+    """One thing wrong with one path. ``detail`` has more, where there is more."""
 
     kind: Kind
     path: str
@@ -148,7 +148,7 @@ def digests_of(root: Path, jobs: Mapping[str, Sequence[Algorithm]], observer: Ob
             return observer.digests(files)
         return digest_files(root, files, cancelled=observer.cancelled, progress=observer.progress)
     except OSError as error:
-        # Word for word what Triton's agent says.
+        # Word for word what Triton's agent states.
         raise InvalidArgumentError(
             f"failed to open text file for read {show(error.filename)}: {error.strerror}"
         ) from error
@@ -268,7 +268,7 @@ def _mismatches(files: Iterable[Expected], digests: Digests) -> Iterator[Finding
         name, path = file.entry.algorithm.name, file.entry.path
         got = digests[path][file.entry.algorithm.key]
         if got != file.entry.digest:
-            # Word for word what Triton's agent says.
+            # Word for word what Triton's agent states.
             text = f"Mismatched {name} hash for file {show(path)}, expect: {file.value}, got: {got}"
             yield Finding(Kind.MISMATCH, path, text)
 

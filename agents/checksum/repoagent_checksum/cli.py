@@ -1,6 +1,6 @@
 """``repoagent checksum write`` and ``verify``: the digest files that ``sha256sum -c`` and the agent read.
 
-Exit status: 0 all as it should be, 1 the directory is not what the digest file says, or one of them cannot be used,
+Exit status: 0 all as it should be, 1 the directory is not what the digest file states, or one of them cannot be used,
 2 the command line is wrong, a package is missing, or the system does not let something be read or written.
 """
 

@@ -77,14 +77,14 @@ def find_algorithm(name: str, place: str = "") -> Algorithm:
     """
     found = ALGORITHMS.get(name.upper().replace("-", ""))
     if found is None:
-        # First what Triton's agent says, word for word; it knows no place.
+        # First what Triton's agent states, word for word; it names no place.
         text = f"{place}{': ' if place else ''}Unsupported checksum algorithm: {name}"
         raise UnsupportedError(f"{text}; there are {', '.join(ALGORITHMS)}")
     return found
 
 
 def algorithm_of_length(hex_length: int) -> Algorithm | None:
-    """What a digest of that many hexadecimal digits is taken for where nothing else tells: MD5 or one of the SHAs."""
+    """What a digest of that many hexadecimal digits is taken for where nothing else decides: MD5 or one of the SHAs."""
     for algorithm in ALGORITHMS.values():
         if algorithm.hex_length == hex_length:
             return algorithm
@@ -92,7 +92,7 @@ def algorithm_of_length(hex_length: int) -> Algorithm | None:
 
 
 STANDARD_NAMES: Final = tuple(ALGORITHMS[name].sums for name in ("SHA256", "SHA512", "BLAKE2B", "BLAKE3"))
-"""The digest files that are looked for when nothing is said: those of algorithms that nobody can forge."""
+"""The digest files that are looked for when none is named: those of algorithms that no one can forge."""
 
 _GNU: Final = re.compile(r"(\\?)([0-9A-Fa-f]{32,128}) [ *](.+)", re.DOTALL)
 _BSD: Final = re.compile(r"(\\?)([A-Za-z0-9-]+) ?\((.+)\) ?= ?([0-9A-Fa-f]+)", re.DOTALL)
@@ -102,7 +102,7 @@ _BLAKE_NAME: Final = re.compile(r"(?:^|[._-])B(?:LAKE)?(2|3)B?(?:SUMS?)?(?:$|[._
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one line says: the digest of ``path``, in lower case. ``size`` (bytes) is known from listings only."""
+    """What one line states: the digest of ``path``, in lower case. ``size`` (bytes) is known from listings only."""
 
     path: str
     algorithm: Algorithm
@@ -114,10 +114,10 @@ def parse_digest_file(data: bytes, source: str, default: Algorithm | None = None
     """Read a digest file.
 
     Args:
-        data: Its content. Blank lines and lines that start with ``#`` say nothing; ``CR LF`` ends a line too.
-        source: Its name. It appears in messages, and tells BLAKE2 and BLAKE3 files (``B3SUMS``, ``x.b3``) from SHA
+        data: Its content. Blank lines and lines that start with ``#`` do not count; ``CR LF`` ends a line too.
+        source: Its name. It is in messages, and distinguishes BLAKE2 and BLAKE3 files (``B3SUMS``, ``x.b3``) from SHA
             ones, whose lines look the same.
-        default: The algorithm of lines without a tag, instead of what ``source`` and the digest's length say.
+        default: The algorithm of lines without a tag, instead of what ``source`` and the digest's length imply.
 
     Raises:
         InvalidArgumentError: a line that cannot be read, or two that contradict each other; with its number.

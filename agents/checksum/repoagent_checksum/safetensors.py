@@ -1,7 +1,7 @@
 """Whether a model that is split into several safetensors files is complete.
 
 This is about completeness, not integrity: every shard that the index names is there and as long as its own header
-says, and holds the tensors that the index looks for in it. Only headers are read.
+states, and holds the tensors that the index looks for in it. Only headers are read.
 """
 
 import os

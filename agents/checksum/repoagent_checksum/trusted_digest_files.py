@@ -12,7 +12,7 @@ __all__ = ["trusted_entries"]
 
 
 def trusted_entries(request: Request, trust_roots: Mapping[str, Path]) -> list[Entry]:
-    """What the digest files say that ``request`` names among ``trust_roots``.
+    """What the digest files state that ``request`` names among ``trust_roots``.
 
     Raises:
         InvalidArgumentError: the policy has no trust root of that name, or its file cannot be read or used.

@@ -143,7 +143,7 @@ def build_tree(
 ) -> Totals:
     """Fill the existing, empty directory ``target``; every file is for the owner only.
 
-    ``progress`` gets the bytes written so far and may raise to stop. Whoever made ``target`` removes it if this raises.
+    ``progress`` gets the bytes written so far and may raise to stop. The caller removes ``target`` if this raises.
 
     Raises:
         InvalidArgumentError: a file is damaged, of no known format, or for another key; the message begins with its

@@ -184,7 +184,7 @@ def _check_secrets(model: AgentModel, options: Options) -> None:
 
 
 def _plan(model: AgentModel, options: Options) -> Plan:
-    """What to fetch. A plan that a commit or a digest decides is kept: the next load asks nobody."""
+    """What to fetch. A plan that a commit or a digest decides is kept: the next load asks no one."""
     scheme = options.url.partition(":")[0].lower()
     if scheme not in _SCHEMES:
         known = "hf://, s3://, gs://, az://, as://, https://, oci://, models:/"

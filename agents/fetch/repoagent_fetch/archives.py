@@ -1,4 +1,4 @@
-"""Unpacking archives that nobody has vouched for: only files, only below the target, and no bombs."""
+"""Unpacking archives that no one has vouched for: only files, only below the target, and no bombs."""
 
 import gzip
 import os
@@ -77,7 +77,7 @@ class Unpacking:
         """Unpack nothing yet.
 
         Args:
-            target: An existing directory that is nobody else's.
+            target: An existing directory that is no one else's.
             place: Path in an archive -> path below ``target``, or None for what is not wanted.
             packed: The bytes of all archives, one that is unpacked twice counted once.
             most_files: How many entries there may be.

@@ -54,7 +54,7 @@ def check_pinned(model: AgentModel, options: Options, what: str, how: str) -> No
     """Refuse what may be another model tomorrow, unless the policy allows that.
 
     Raises:
-        InvalidArgumentError: it is refused; ``how`` says what to give.
+        InvalidArgumentError: it is refused; ``how`` states what to give.
     """
     if not options.floating:
         raise InvalidArgumentError(f"{what} may change at any time: {how}, or allow it in the policy (floating)")

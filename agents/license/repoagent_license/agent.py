@@ -105,7 +105,7 @@ def _timeout(text: str) -> float:
 
 
 _LONGEST_WAIT: Final = 30.0
-"""Seconds after which the clock is looked at again: somebody may have set it, or the machine may have slept."""
+"""Seconds after which the clock is looked at again: someone may have set it, or the machine may have slept."""
 
 
 class Watch:

@@ -160,7 +160,7 @@ class _Scan:
             self._named.setdefault(target, set()).update(ranges)
 
     def _executed(self, path: str, format_: Format) -> Format:
-        """The format of what is run because the configuration says so; that of other files is ``format_``."""
+        """The format of what the configuration runs; that of other files is ``format_``."""
         if format_ not in ACCEPTED | {Format.UNKNOWN}:
             return format_
         if self._backend(path) == _PYTHON:

@@ -107,7 +107,7 @@ def read_bundle(data: bytes) -> Bundle:
 
 
 def read_signed_json(data: bytes, what: str, *, most_values: int = 0) -> dict[str, Any]:
-    """The JSON object in ``data``, which messages call ``what``; ``most_values`` limits what nobody vouched for yet.
+    """The JSON object in ``data``, which messages call ``what``; ``most_values`` limits what no one vouched for yet.
 
     Raises:
         VerificationError: it is not an object that every parser reads in the same way.

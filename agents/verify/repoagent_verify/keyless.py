@@ -68,7 +68,7 @@ def verify_keyless(document: bytes, payload: bytes, trust: Trust) -> str:
     certificate's place in its log, the signature's entry in the log with proof and checkpoint, and the signature.
 
     Raises:
-        VerificationError: something of this does not hold, or somebody else signed.
+        VerificationError: something of this does not hold, or someone else signed.
         UnsupportedError: the package ``sigstore`` is not installed.
     """
     if trust.sigstore is None:

@@ -185,5 +185,5 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
 
 
 def _number(name: str) -> int:
-    """What vLLM tells adapters apart by: 63 bits, the same in each process, for which no second name can be found."""
+    """What vLLM distinguishes adapters by: 63 bits, the same in each process, for which no second name can be found."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 or 1

@@ -1,4 +1,4 @@
-"""What the replicas say of models, put together."""
+"""What the replicas report of models, put together."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

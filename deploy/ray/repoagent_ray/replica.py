@@ -151,7 +151,7 @@ class Replica:
                     report = await resident.reload()
                     if report is not None:
                         return _dict_of(report)
-                return await self._answer(lambda: _dict_of(self._core.load(name)))  # that says why not
+                return await self._answer(lambda: _dict_of(self._core.load(name)))  # its error has the reason
         except RepoAgentError as error:
             return Failure.of(error)
 
@@ -217,7 +217,7 @@ class Replica:
                 if usable:
                     yield
                     return
-        yield  # No repository has it: the server says so.
+        yield  # No repository has it: the server answers that.
 
     async def _may_have_place(self) -> bool:
         """Whether the model of this call may cost another one its place. An ingress may not know yet that it has gone

@@ -69,7 +69,7 @@ class Replicas:
     async def once(self, method: str, model: str, *arguments: Any) -> Any:
         """What ``method``, which yields one answer, yields in the replica that Ray chooses for ``model``.
 
-        It is a stream to Ray, in which a replica says at once that it has accepted the request. Ray sends that to no
+        It is a stream to Ray, in which a replica reports at once that it has accepted the request. Ray sends that to no
         other one when the replica ends: a request that ends its replica would end them all.
 
         Raises:

@@ -20,7 +20,7 @@ class RequestLine:
         """The request has been read."""
 
     def answers(self, answer: bytes | GrpcEnd, error: RepoAgentError | None = None) -> None:
-        """``answer`` goes to the client. ``error``: what it says."""
+        """``answer`` goes to the client. ``error``: its text."""
 
     def ends(self, answer: bytes | GrpcEnd = b"") -> None:
         """The request has been answered, last with ``answer``."""

@@ -31,7 +31,7 @@ class LlmBackend:
     platforms: ClassVar[tuple[str, ...]] = ()
     default_model_filename: ClassVar[str] = "genai_config.json"
     keeps_files_open: ClassVar[bool] = True
-    """Unless a model says otherwise: see :class:`LlmModel`."""
+    """Unless a model states otherwise: see :class:`LlmModel`."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """``settings``: ``models-at-once``, how many models have a share of the cores; without it they take turns.
@@ -51,7 +51,7 @@ class LlmBackend:
         return ()
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """Add the inputs and outputs that are not named. A model is decoupled unless it says something else."""
+        """Add the inputs and outputs that are not named. A model is decoupled unless it states something else."""
         complete_tensors(config)
         if not config.HasField("model_transaction_policy"):
             config.model_transaction_policy.decoupled = True

@@ -182,7 +182,7 @@ def executor_config(
         decoding_config=_lookahead(parameters),
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
-    # Three that only executors of this project have: attributes, as the reference says.
+    # Three that only executors of this project have: attributes, as the reference states.
     options = _runner(parameters, models_at_once)
     most = limits.decoder_graph_bytes
     options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)

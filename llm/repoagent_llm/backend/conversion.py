@@ -26,7 +26,7 @@ from repoagent_llm.backend.tokenizing import Tokenizer
 
 __all__ = ["Converter"]
 
-#: Tokens of an answer that says nothing of its length, as in vLLM.
+#: Tokens of an answer whose request sets no length, as in vLLM.
 _MAX_TOKENS: Final = 16
 _MOST_BIAS: Final = 1_000_000
 _MOST_ALTERNATIVES: Final = 20
@@ -121,7 +121,7 @@ class Converter:
             self.limits.check_guide(guide)
 
     def _endings(self, wanted: RowParameters) -> tuple[int | None, Endings]:
-        """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
+        """The token that ends a text, and others that do: those of the model unless the request states otherwise."""
         others = list(_list(wanted, "stop_token_ids"))
         if "end_id" in wanted:
             return wanted["end_id"], Endings([], others)
@@ -215,7 +215,7 @@ def _alternatives(wanted: RowParameters) -> int | None:
 
 
 def _texts(wanted: RowParameters, name: str) -> list[str]:
-    """A list of texts; an empty one says nothing, as where a row has fewer than the others."""
+    """A list of texts; an empty one counts as none, as where a row has fewer than the others."""
     texts = _list(wanted, name)
     if not all(isinstance(text, str) for text in texts):
         raise InvalidArgumentError(f"{name} must be texts, not {shown(texts)}")

@@ -40,7 +40,7 @@ _GATEWAY: Final = (
 )
 _CACHE_INFO: Final = "vllm:cache_config_info"
 
-#: Families of histograms, and what each counts as its only label says.
+#: Families of histograms, and what each counts as its only label states.
 _LENGTHS: Final = (("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens"))
 _BUCKETS: Final = (10, 50, 100, 500, 1000)
 
@@ -105,7 +105,7 @@ class LlmMetrics:
             metric.observe(number)
 
     def show(self, stats: IterationStats) -> None:
-        """Set all gauges to what an iteration says."""
+        """Set all gauges to the numbers of an iteration."""
         batch, cache = stats.inflight_batching_stats, stats.kv_cache_stats
         assert batch is not None
         assert cache is not None

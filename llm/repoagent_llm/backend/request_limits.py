@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one model. Each method raises ``InvalidArgumentError``, which says what is too much and what is not."""
+    """Limits of one model. Each method raises ``InvalidArgumentError``, which states limit and value."""
 
     limits: Limits = DEFAULT_LIMITS
     tokens: int = 1 << 31

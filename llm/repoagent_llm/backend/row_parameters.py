@@ -126,7 +126,7 @@ SAMPLING: Final = (
     "top_p_min",
     "top_p_reset_ids",
 )
-#: What else may be said without a tensor.
+#: What else may be stated without a tensor.
 _OTHERS: Final = (
     "allowed_token_ids",
     "bad_words",

@@ -37,7 +37,7 @@ class Tokenizer:
     """
 
     def __init__(self, inner: Any, *, add_special: bool = True, skip_special: bool = True) -> None:
-        # A file may say that texts are cut or filled up to some length: that is for training.
+        # A file may state that texts are cut or filled up to some length: that is for training.
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner

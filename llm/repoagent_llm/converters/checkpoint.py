@@ -129,7 +129,7 @@ class CheckpointFiles:
         return found
 
     def check_size_of_config(self) -> None:
-        """Refuse a configuration that nobody wrote, before it is read."""
+        """Refuse a configuration that is not valid, before it is used."""
         self._json(CONFIG)
 
     def _wrong(self, text: str) -> InvalidArgumentError:

@@ -42,7 +42,7 @@ Object = dict[str, Any]
 
 
 class _Bytes:
-    """A vocabulary with a token for each byte: what takes for ever does so with any."""
+    """A vocabulary with a token for each byte: what takes forever does so with any."""
 
     eos_token_id = 0
     bos_token_id = None

@@ -125,5 +125,5 @@ class _LlguidanceGuide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            # The first line says why; the rest is the state of the whole parser.
+            # The first line states why; the rest is the state of the whole parser.
             raise CheckError(f"the grammar failed: {self._matcher.get_error().partition(chr(10))[0]}")

@@ -109,7 +109,7 @@ class Trial:
         return found
 
     def close(self) -> None:
-        """End the process, which nobody uses any more."""
+        """End the process, which no one uses any more."""
         if self._process is not None:
             self._process.kill()
             _end(self._process)

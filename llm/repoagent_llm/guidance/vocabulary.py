@@ -27,7 +27,7 @@ class Vocabulary:
     def of(
         cls, encoded: Sequence[str], tokenizer: str | None, stop_ids: Sequence[int], vocab_size: int
     ) -> "Vocabulary":
-        """Decode ``encoded`` as the tokenizer's JSON says: byte-level, byte fallback, or plain text without one.
+        """Decode ``encoded`` as the tokenizer's JSON states: byte-level, byte fallback, or plain text without one.
 
         The list may be shorter than the model's vocabulary; the rest are tokens without text.
         """

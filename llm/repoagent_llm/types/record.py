@@ -37,7 +37,7 @@ def _rule_of(hint: object) -> Rule | None:
 class _Layout:
     """What a subclass is like. One object with a name that no one lists among the members of a configuration.
 
-    ``optional``: fields whose rule has nothing to say about None. ``state``: what a pickle has; None: no pickles.
+    ``optional``: fields that may be None whatever their rule. ``state``: what a pickle has; None: no pickles.
     """
 
     rules: dict[str, Rule | None]

@@ -98,7 +98,7 @@ def attention_groups(network: Any) -> list[list[Any]]:
 def let_decompose(layers: list[Any]) -> None:
     """Let each of the layers be computed by several kernels."""
     for layer in layers:
-        # The network hands out plain layers; the class says what else they have.
+        # The network hands out plain layers; the class shows what else they have.
         layer.__class__ = trt.IAttentionBoundaryLayer
         layer.attention.decomposable = True
 
@@ -193,7 +193,7 @@ def parse(network: Any, path: Path) -> None:
 
 
 def _complaints(parser: Any) -> list[Complaint]:
-    """Without repeats. An error without a node says less than one with a node that follows."""
+    """Without repeats. An error without a node helps less than one with a node that follows."""
     found: dict[Complaint, None] = {}
     for index in range(parser.num_errors):
         error = parser.get_error(index)

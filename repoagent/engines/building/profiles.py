@@ -147,7 +147,7 @@ def _named(one: NetworkInput, sizes: Mapping[str, tuple[int, int, int]]) -> Shap
 
 
 def _only_batches(inputs: Iterable[NetworkInput], settings: PlanSettings) -> bool:
-    """Whether the first dimension of every input varies, no other one does, and nobody has named the inputs."""
+    """Whether the first dimension of every input varies, no other one does, and no one has named the inputs."""
     shapes = [one.shape for one in inputs]
     return (
         not settings.dims

@@ -44,7 +44,7 @@ def checked(result: tuple[Any, ...], what: str) -> Any:
     """
     status = result[0]
     if int(status) != 0:
-        runtime.cudaGetLastError()  # Else whoever asks for the last error next takes this one for its own.
+        runtime.cudaGetLastError()  # Else the one that asks for the last error next takes this one for its own.
         message = f"CUDA cannot {what}: {status.name}"
         if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
             raise UnavailableError(f"{message}; unload other models, or lower the number of instances")
@@ -55,7 +55,7 @@ def checked(result: tuple[Any, ...], what: str) -> Any:
 
 
 def released(result: tuple[Any, ...], what: str) -> None:
-    """As :func:`checked` of a call that gives something back: a failure is logged, as nobody can do more about it."""
+    """As :func:`checked` of a call that gives something back: a failure is logged, as no one can do more about it."""
     try:
         checked(result, what)
     except (InternalError, UnavailableError) as error:

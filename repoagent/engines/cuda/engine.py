@@ -211,7 +211,7 @@ class TensorRtContext:
         self._log.clear()
         done = self._context.execute_async_v3(stream.handle)
         failures = [allocator.take_failure() for allocator in self._allocators.values()]
-        for failure in filter(None, failures):  # It says more than what the library makes of it.
+        for failure in filter(None, failures):  # It has more than what the library makes of it.
             raise failure
         if not done:
             raise InternalError(f"TensorRT cannot run the plan: {self._log.reason()}")

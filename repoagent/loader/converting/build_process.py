@@ -39,7 +39,7 @@ def build_in_child(
     cancelled: Callable[[], bool],
     seconds: int = 0,
 ) -> Product:
-    """Build what ``order`` says in a new process, which ends with this one, and with the load.
+    """Build what ``order`` states in a new process, which ends with this one, and with the load.
 
     Args:
         order: What to build.
@@ -67,7 +67,7 @@ def build_in_child(
 
 @contextlib.contextmanager
 def _group_ends(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Kill whatever is left of the group, before the process is collected: until then its number is nobody else's."""
+    """Kill whatever is left of the group, before the process is collected: until then its number is no one else's."""
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ def refuse_existing(target: Path, names: tuple[str, ...], label: str) -> None:
     """Raise if one of the ``names`` is in ``target`` already.
 
     Raises:
-        InvalidArgumentError: so it is; ``label`` says what would be converted.
+        InvalidArgumentError: so it is; ``label`` states what would be converted.
     """
     for name in names:
         if (target / name).exists() or (target / name).is_symlink():

@@ -92,7 +92,7 @@ def backend_objections(config: ModelConfig, rule: Rule) -> Iterator[str]:
 def command_objection(command: str | None, rule: Rule) -> str | None:
     """Why ``rule`` does not let the program ``command`` have the model; None if it does.
 
-    A program is named by its file's name, or by the path that it is started by. Backends and platforms say nothing of
+    A program is named by its file's name, or by the path that it is started by. Backends and platforms do not describe
     it. ``command`` None is one that is not known yet.
     """
     if rule.commands is None:
@@ -122,7 +122,7 @@ _OVERRIDDEN: Final = (
 
 
 class PolicyPlanner:
-    """A :class:`~repoagent.loader.plan.ChainPlanner` that applies a policy to what another planner says.
+    """A :class:`~repoagent.loader.plan.ChainPlanner` that applies a policy to what another planner states.
 
     Every load asks the planner, wherever it comes from (a file, an override, contents sent along, polling, an
     ensemble, on demand), so no road leads round the policy.

@@ -24,7 +24,7 @@ _CODE: Final = ("python", "tensorrt")
 
 
 def review(policy: Policy, agents: AgentSource) -> Iterator[str]:
-    """One warning for each way in which a rule does not hold; each says what would close it.
+    """One warning for each way in which a rule does not hold; each states what would close it.
 
     The demanded agents are imported: each knows best what its parameters leave open.
     """
@@ -63,7 +63,7 @@ def _review_rule(rule: Rule, agents: AgentSource) -> Iterator[str]:
 
 
 def _weaknesses(demand: DemandedAgent, agents: AgentSource) -> tuple[Sequence[str], bool]:
-    """What the agent says of its parameters, and whether it judges files; a missing agent is not for this review."""
+    """The weak points of the agent's parameters, and whether it judges files; a missing agent is not for this review."""
     try:
         agent = agents.load(demand.name)
         return list(agent.weaknesses(Parameters(demand.parameters))), agent.guard

@@ -119,7 +119,7 @@ def read_policy(path: Path) -> Policy:
     """Read and check the policy at ``path``.
 
     Raises:
-        ConfigError: the file cannot be read, is not TOML, or says something that is not part of a policy.
+        ConfigError: the file cannot be read, is not TOML, or has something that is not part of a policy.
     """
     source = str(path)
     try:
@@ -132,7 +132,7 @@ def read_policy(path: Path) -> Policy:
 
 
 class _Reader:
-    """Walks the document; every complaint says where in it."""
+    """Walks the document; every error names the place in it."""
 
     def __init__(self, source: str, base: Path) -> None:
         self._source = source

@@ -119,7 +119,7 @@ class ModelTable:
         Raises:
             NotFoundError: there is no such model, or no such version.
             UnavailableError: that version is not ready.
-            InvalidArgumentError: ``version`` is no number.
+            InvalidArgumentError: ``version`` is not a number.
         """
         slot = self._slots.get(name) or self.meant(name)
         loaded = slot.loaded if slot is not None else None

@@ -47,7 +47,7 @@ class Metric:
     """One time series of a family. Safe to use from any thread.
 
     Raises:
-        InvalidArgumentError: a label is no text, or its name none that Prometheus takes; or buckets
+        InvalidArgumentError: a label is not text, or its name none that Prometheus takes; or buckets
             are no numbers, or do not ascend.
     """
 

@@ -48,7 +48,7 @@ class RequestQueue:
             self._calls.put(True)
 
     def put_back(self, entry: Entry) -> None:
-        """Have an entry that was taken be the first one again. Nobody is called for it."""
+        """Have an entry that was taken be the first one again. Nothing is called for it."""
         self._entries.appendleft(entry)
 
     def claim(self, entry: Entry) -> bool:

@@ -366,7 +366,7 @@ class ModelBuilder:
 
 
 def _refuse_unsupported(name: str, config: ModelConfig) -> None:
-    """Say no to what would otherwise be silently ignored and change answers.
+    """Refuse what would otherwise be ignored without a word and change answers.
 
     Raises:
         UnsupportedError: the configuration asks for such a thing.

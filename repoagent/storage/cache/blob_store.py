@@ -47,7 +47,7 @@ _SMALL: Final = 8 << 20
 """Smaller blobs are on the disk for sure only once a model has them: thousands of syncs take longer than a download."""
 _FICLONE: Final = 0x40049409
 _FORGOTTEN_SECONDS: Final = 7 * 24 * 3600
-"""An unfinished download that nobody continued for a week goes."""
+"""An unfinished download that no one continued for a week goes."""
 logger = logging.getLogger(__name__)
 
 
@@ -65,7 +65,7 @@ class BlobStore:
     """The blobs of one cache. Thread-safe, and any number of processes may share it."""
 
     def __init__(self, path: Path, locks: Path) -> None:
-        """Make the directories; remove downloads that nobody continued for a week."""
+        """Make the directories; remove downloads that no one continued for a week."""
         self._root = path
         self._locks = locks
         self._blobs = private_directory(path / "blobs", purpose="cache")
@@ -109,7 +109,7 @@ class BlobStore:
                 return name, size
 
     def spares(self) -> Iterator[Spare]:
-        """Blobs that no model has, and downloads that nobody works on."""
+        """Blobs that no model has, and downloads that no one works on."""
         with os.scandir(self._blobs) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)

@@ -91,10 +91,10 @@ class Cache:
             return self._store
 
     def check(self) -> None:
-        """Make the directories of the cache now, for a cache that somebody chose: what is wrong with it shows.
+        """Make the directories of the cache now, for a cache that someone chose: what is wrong with it shows.
 
         Raises:
-            InvalidArgumentError: it is no directory, another user's, or others can write to it.
+            InvalidArgumentError: it is not a directory, another user's, or others can write to it.
             UnavailableError: it cannot be created or written to.
         """
         self.open_store().check()
@@ -136,7 +136,7 @@ class CacheScope:
         name = name_of(key)
         store = self._cache.open_store()
         built = False
-        # Somebody may remove it between its building and our holding it: look again until it is held.
+        # Someone may remove it between its building and our holding it: look again until it is held.
         while (path := self._hold_existing(store, name)) is None:
             with self._builder(store, name):
                 if not store.exists(name):

@@ -52,7 +52,7 @@ class _Kept:
 
 
 class CacheStore:
-    """The layout on disk. It takes locks only where it says so; all else is the caller's lock."""
+    """The layout on disk. It takes locks only where a docstring states it; all else is the caller's lock."""
 
     def __init__(self, path: Path) -> None:
         """Create the directories and remove what killed builders left.
@@ -154,7 +154,7 @@ class CacheStore:
                     continue
                 surplus -= one.size
                 if one.name in kept:
-                    break  # It may leave blobs that nobody uses, and that were used before the others.
+                    break  # It may leave blobs that no one uses, and that were used before the others.
 
     def _results(self) -> Iterator[Spare]:
         for one in self._kept():
@@ -175,7 +175,7 @@ class CacheStore:
             return None
 
     def _evict(self, name: str) -> bool:
-        """Remove one result; False if it is in use, or somebody else is about to remove it."""
+        """Remove one result; False if it is in use, or someone else is about to remove it."""
         with ExitStack() as stack:
             for lock in (self.build_lock(name), self.use_lock(name)):
                 if not lock.try_acquire():
@@ -185,7 +185,7 @@ class CacheStore:
             if not self.exists(name):
                 return False
             doomed = self._beside(name)
-            (self._objects / name).rename(doomed)  # from here on nobody finds it, even if we are killed
+            (self._objects / name).rename(doomed)  # from here on no one finds it, even if we are killed
             (self._meta / name).unlink(missing_ok=True)
             remove_tree(doomed)
         return True

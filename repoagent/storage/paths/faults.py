@@ -1,4 +1,4 @@
-"""What goes wrong below us, said in the errors of the project."""
+"""What goes wrong below us, as the errors of the project."""
 
 import errno
 from collections.abc import Iterator

@@ -120,7 +120,7 @@ def join_inside(root: Path | str, relative: str) -> Path:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name that was read from a disk is UTF-8: a configuration, or a client, can say no other."""
+    """Whether a name that was read from a disk is UTF-8: a configuration, or a client, can state no other."""
     try:
         name.encode()
     except UnicodeEncodeError:

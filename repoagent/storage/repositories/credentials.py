@@ -28,7 +28,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def with_credentials(url: RepositoryUrl, environment: Mapping[str, str] = os.environ) -> RepositoryUrl:
-    """``url`` with what the operator's credential file and variables give it; what it says itself wins.
+    """``url`` with what the operator's credential file and variables give it; what it has itself wins.
 
     Raises:
         NotFoundError: the file is not there.

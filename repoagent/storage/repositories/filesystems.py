@@ -99,7 +99,7 @@ _HERE: Final = frozenset({"clear_instance_cache", "current", "invalidate_cache",
 """What asks nothing, or hands out answers one by one."""
 
 TIMEOUT: Final = 15.0
-"""Seconds that a remote filesystem has for an answer, unless the operator says otherwise."""
+"""Seconds that a remote filesystem has for an answer, unless the operator states otherwise."""
 
 _GOOGLES_OWN: Final = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 """With it gcsfs asks Google over gRPC what kind of bucket it reads, before every range where it gets no answer. Its
@@ -128,13 +128,13 @@ def open_filesystem(
     """Return the fsspec filesystem that ``url`` lies on.
 
     Args:
-        url: Where; what it says about the filesystem counts unless ``storage_options`` says otherwise.
+        url: Where; what it states about the filesystem counts unless ``storage_options`` states otherwise.
         storage_options: Keyword arguments of the filesystem class.
         filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins; they win over fsspec's.
-        timeout: Seconds of silence after which a connection is given up, where ``storage_options`` do not say.
+        timeout: Seconds of silence after which a connection is given up, where ``storage_options`` have none.
 
     Raises:
-        UnsupportedError: the package for this protocol is not installed; the message says which extra brings it.
+        UnsupportedError: the package for this protocol is not installed; the message states which extra brings it.
         InvalidArgumentError: no one knows the protocol, or its filesystem cannot be made.
     """
     import fsspec

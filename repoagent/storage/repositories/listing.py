@@ -76,7 +76,7 @@ def list_files(fs: Any, root: str, *, most: int | None = None) -> list[FileEntry
 
     Raises:
         InvalidArgumentError: there are more than ``most`` files and directories.
-        UnsafePathError: a name or a link that would leave ``root``, a loop of links, or something that is no file.
+        UnsafePathError: a name or a link that would leave ``root``, a loop of links, or something that is not a file.
         NotFoundError: ``root`` is a file.
         FileNotFoundError: there is no ``root``; other filesystem errors as they come.
     """

@@ -64,7 +64,7 @@ class Repository:
 
         Raises:
             InvalidArgumentError: the URL cannot be read.
-            UnsupportedError: the filesystem's package is missing; the message says what to install.
+            UnsupportedError: the filesystem's package is missing; the message states what to install.
         """
         parsed = with_credentials(parse_url(url))
         return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout), limits)

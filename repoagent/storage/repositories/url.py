@@ -20,7 +20,7 @@ class RepositoryUrl:
     """A parsed repository URL.
 
     ``protocol`` and ``path`` are fsspec's (``"file"`` for local paths, which are absolute then); ``options`` are what
-    the URL itself says about the filesystem, e.g. the endpoint. ``text`` is fit for messages and for
+    the URL itself states about the filesystem, e.g. the endpoint. ``text`` is fit for messages and for
     :func:`parse_url` again, unless the URL held a credential: that is left out.
     """
 

@@ -44,7 +44,7 @@ def builtin_providers(*, commands: bool = False, largest_file: int = _LARGEST_FI
 
     Args:
         commands: Whether ``exec:`` runs programs. A writer of references can then run one as the server, so it
-            is refused unless the operator says otherwise.
+            is refused unless the operator states otherwise.
     """
     run = _CommandProvider() if commands else _refuse_command
     return {"env": _from_environment, "file": partial(_from_file, limit=largest_file), "exec": run}
@@ -76,7 +76,7 @@ def resolve_key(uri: str, providers: Mapping[str, KeyProvider], cancelled: Calla
     except RepoAgentError:
         raise
     except Exception as error:
-        # What a plug-in says is not trusted to be free of secrets, and neither is its traceback.
+        # The text of a plug-in's error is not trusted to be free of secrets, and neither is its traceback.
         raise UnavailableError(f"the key provider for {match[1]}: failed with {type(error).__name__}") from None
 
 

@@ -54,7 +54,7 @@ def check_digest(text: str, what: str) -> str:
     """``text`` if it is a digest.
 
     Raises:
-        InvalidArgumentError: it is not; ``what`` says whose.
+        InvalidArgumentError: it is not; ``what`` states whose.
     """
     algorithm, _, digest = text.partition(":")
     if len(digest) != _LENGTHS.get(algorithm) or not re.fullmatch(r"[0-9a-f]*", digest):

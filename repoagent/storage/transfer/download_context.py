@@ -49,4 +49,4 @@ class DownloadContext:
 
 
 def _ignore(size: int) -> None:
-    """Nobody counts."""
+    """Nothing counts."""

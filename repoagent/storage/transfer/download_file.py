@@ -60,7 +60,7 @@ class ReceivedRanges:
         return max(position, chunk * CHUNK)
 
     def take(self) -> tuple[int, int] | None:
-        """The next bytes that nobody brought or took, from and to; None when there are none."""
+        """The next bytes that no one brought or took, from and to; None when there are none."""
         with self._changed:
             first = self.first_missing(self._next * CHUNK) // CHUNK
             end = first

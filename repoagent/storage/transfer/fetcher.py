@@ -1,4 +1,4 @@
-"""Bringing a model, or a part of it, here: through the cache where its content can be told, else into a workspace."""
+"""Bringing a model, or a part of it, here: through the cache where its content is known, else into a workspace."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -119,7 +119,7 @@ def private_directory(path: Path, *, purpose: str) -> Path:
         purpose: What it is for, e.g. ``"workspace"``; the start of the message.
 
     Raises:
-        InvalidArgumentError: it is no directory, a link, someone else's, or writable for others.
+        InvalidArgumentError: it is not a directory, a link, someone else's, or writable for others.
         UnavailableError: it cannot be created.
     """
     try:

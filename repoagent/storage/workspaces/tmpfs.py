@@ -24,7 +24,7 @@ def check_memory_only(directory: Path, *, allow_swap: bool = False, proc: Path =
 
     Args:
         directory: An existing directory.
-        allow_swap: The operator accepts that the kernel may swap tmpfs pages out (because swap is encrypted, say).
+        allow_swap: The operator accepts that the kernel may swap tmpfs pages out (its swap is encrypted, for example).
         proc: Where procfs is mounted.
 
     Raises:

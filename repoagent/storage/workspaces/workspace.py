@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 def forbid_core_dumps() -> None:
     """Let the kernel write no core dump of this process from now on; again is fine.
 
-    The limit alone would not do: a handler in ``core_pattern`` is given the memory whatever the limit says. A process
+    The limit alone would not do: a handler in ``core_pattern`` is given the memory whatever the limit states. A process
     that cannot be dumped cannot be looked into by a debugger of the same user, either. Programs that it starts inherit
     the limit.
     """

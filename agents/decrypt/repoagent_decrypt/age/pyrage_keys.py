@@ -132,7 +132,7 @@ def encrypt_file_foreign(source: Path, target: Path, recipients: "Recipients", *
 
 
 class _NoInteraction:
-    """What a plug-in may ask a person, answered by nobody: a server has no one at the keyboard."""
+    """What a plug-in may ask a person, answered by no one: a server has no one at the keyboard."""
 
     def display_message(self, message: str) -> None:
         """Nowhere to show it."""

@@ -88,7 +88,7 @@ class PayloadCipher:
     def open(self, first: int, sealed: memoryview, plain: memoryview, *, ends: bool) -> int:
         """Decrypt the chunks in ``sealed``, numbered from ``first``, into ``plain``; the last is final if ``ends``.
 
-        Returns the plaintext bytes. ``DamagedBatchError`` tells how many bytes before the bad chunk are good;
+        Returns the plaintext bytes. ``DamagedBatchError`` states how many bytes before the bad chunk are good;
         what follows in ``plain`` is unauthenticated and must not be used.
         """
         if not len(sealed):

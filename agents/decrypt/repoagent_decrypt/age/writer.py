@@ -44,7 +44,7 @@ def start_payload(recipients: Sequence[Recipient]) -> tuple[bytes, PayloadCipher
 class AgeWriter:
     """Encrypts what is written to it. The header is written by the constructor, the end by ``finish``.
 
-    Use it in ``with``: an exception leaves the file without its final chunk, so that nobody takes it for a whole one.
+    Use it in ``with``: an exception leaves the file without its final chunk, so that no one takes it for a whole one.
     ``target`` is not closed.
 
     Args:
@@ -138,8 +138,8 @@ _BLOCK = 1 << 20
 def rewrap_file(source: Path, target: Path, identities: Sequence[Identity], recipients: Sequence[Recipient]) -> Sizes:
     """Write ``source`` to the new file ``target`` with a header for ``recipients`` only; the payload is copied.
 
-    The file key stays the same. Whoever could open the old file and kept it, or its file key, can open the payload
-    still: to shut somebody out for good, decrypt and encrypt anew.
+    The file key stays the same. Those who could open the old file and kept it, or its file key, can open the payload
+    still: to shut someone out for good, decrypt and encrypt again.
 
     Raises:
         AgeError: the header is bad or no identity fits; an armored file is a ``HeaderError``. The payload is not

@@ -32,7 +32,7 @@ def errors_to_exit_codes() -> Iterator[None]:
 def run_build(
     model: Path, tree: Tree, out: Path, transform: Transform, label: str, *, force: bool, keep_modes: bool
 ) -> Totals:
-    """Build ``tree``, the files of ``model``, into the new directory ``out`` with a progress bar; say what was done."""
+    """Build ``tree``, the files of ``model``, into the new directory ``out`` with a progress bar; print a summary."""
     _refuse_nesting(model, out)
     with new_directory(out, force=force) as target:
         with _progress_bar(label, tree.size) as progress:

@@ -178,7 +178,7 @@ class Workers:
 
 
 class _Turns:
-    """Hands out batch numbers until they are used up or somebody fails."""
+    """Hands out batch numbers until they are used up or one fails."""
 
     def __init__(self, count: int, hasher: "_Hash | None") -> None:
         self._count = count

@@ -74,7 +74,7 @@ def decrypt_file(source: Path, target: Path, keys: Sequence[JweKey], progress: P
     """Decrypt ``source`` into the new file ``target`` (mode 0600), which exists afterwards only if it is authentic.
 
     Raises:
-        WrongKeyError: none of ``keys`` fits, or the file was changed: the format cannot tell these apart.
+        WrongKeyError: none of ``keys`` fits, or the file was changed: the format cannot distinguish these.
         DamagedError: not a JWE in the compact form, or not one that is supported.
         OSError: a file cannot be read or written; ``FileExistsError`` if ``target`` exists.
     """

@@ -1,7 +1,7 @@
 """``tpm:HANDLE``: a secret that the TPM of this machine has sealed, of at most 128 bytes, such as an age identity.
 
 ``HANDLE`` is a persistent one, ``0x81000000`` to ``0x81ffffff``. ``?pcrs=sha256:0,7`` unseals by the policy of these
-platform registers. The program ``tpm2_unseal`` of tpm2-tools does the work; ``TPM2TOOLS_TCTI`` says which TPM.
+platform registers. The program ``tpm2_unseal`` of tpm2-tools does the work; ``TPM2TOOLS_TCTI`` states which TPM.
 """
 
 import logging

@@ -88,7 +88,7 @@ def format_behind(data: Buffer) -> Format | None:
 
 
 def _zip(data: Buffer) -> Format:
-    """PyTorch's files are archives with a pickle in them: their names say what they are."""
+    """PyTorch's files are archives with a pickle in them: their names show what they are."""
     tail = data[max(0, len(data) - (4 << 20)) :]
     return Format.PICKLE if b".pkl" in tail else Format.ARCHIVE
 

@@ -7,7 +7,7 @@ __all__ = ["ACCEPTED", "RISKS", "Format", "MalformedError"]
 
 
 class MalformedError(ValueError):
-    """The file is damaged, or made to mislead. The text says where."""
+    """The file is damaged, or made to mislead. The text states where."""
 
 
 class Format(StrEnum):

@@ -212,7 +212,7 @@ class _Process:
         self.ended = True
         self._way.close()
         try:
-            # Without the other end of its socket it ends by itself, and where it has, the status says why.
+            # Without the other end of its socket it ends by itself, and where it has, the status states why.
             return self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()

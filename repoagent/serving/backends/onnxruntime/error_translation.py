@@ -21,6 +21,6 @@ def translate(error: Exception, name: str = "") -> RepoAgentError:
     match = _PATTERN.match(str(error))
     if match:
         return InternalError(f"onnx runtime error {match[1]}: {where}{match[2].strip()}")
-    if isinstance(error, ValueError):  # A missing input, or an element that is no text.
+    if isinstance(error, ValueError):  # A missing input, or an element that is not text.
         return InvalidArgumentError(f"onnx runtime error: {where}{error}")
     return InternalError(f"onnx runtime error: {where}{type(error).__name__}: {error}")

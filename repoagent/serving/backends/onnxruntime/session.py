@@ -25,7 +25,7 @@ _SIZES: Final = (
     b"AffineGrid", b"CenterCropPad", b"ConstantOfShape", b"DFT", b"Expand", b"MaxUnpool", b"MelWeightMatrix",
     b"OneHot", b"Pad", b"Range", b"Resize", b"Tile", b"Upsample", b"Window",
 )  # fmt: skip
-"""Operators whose outputs are as large as the values of an input say."""
+"""Operators whose outputs are as large as the values of an input demand."""
 _CPU: Final = "CPUExecutionProvider"
 
 
@@ -77,7 +77,7 @@ def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[
 
 
 def may_loop(config: "ModelConfig", files: ModelFiles, version: int) -> bool:
-    """Whether the graph may have an operator that repeats others as often, or makes as much, as its inputs say.
+    """Whether the graph may have an operator that repeats others as often, or makes as much, as its inputs demand.
 
     A model whose names contain that of such an operator is taken for one.
     """

@@ -1,4 +1,4 @@
-"""What an ONNX Runtime session says about its tensors, in the terms of a model configuration."""
+"""What an ONNX Runtime session states about its tensors, in the terms of a model configuration."""
 
 from typing import Any, Final
 

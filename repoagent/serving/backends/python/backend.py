@@ -104,7 +104,7 @@ class PythonBackend:
 
     By default the code runs inside the server: it starts in milliseconds and shares memory with the core, and it can
     take the server down. A model may have a process per instance instead (parameter ``EXECUTION``), which cannot. It
-    runs as many instances as its instance groups say, each with modules of its own.
+    runs as many instances as its instance groups ask for, each with modules of its own.
     """
 
     name: ClassVar[str] = "python"
@@ -214,7 +214,7 @@ class PythonModel(BackendModel):
         return bool(self._asking)
 
     def check_ready(self) -> bool:
-        """What the instances' own ``is_ready`` say: all of them, within the time limit."""
+        """What the instances' own ``is_ready`` return: all of them, within the time limit."""
         return self._readiness.ready()
 
     def create_instance(self, spec: InstanceSpec) -> BackendInstance:

@@ -37,12 +37,12 @@ _PLACES: Final = "environments"
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
-    """What the server's settings say for all Python models."""
+    """What the server's settings state for all Python models."""
 
     own_process: bool = False
-    """Whether a model that does not say gets processes of its own."""
+    """Whether a model that does not choose gets processes of its own."""
     forced: bool = False
-    """Whether a model may not say otherwise."""
+    """Whether a model may not choose otherwise."""
     grace_seconds: float = 30.0
     """How long the process of an instance may take to end before it is killed."""
     ready_seconds: float = 5.0
@@ -100,10 +100,10 @@ def _count(settings: Mapping[str, str], name: str, default: int, least: int, mos
 
 
 def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) -> bool:
-    """What ``EXECUTION`` says; a model with an interpreter of its own can run nowhere else.
+    """What ``EXECUTION`` states; a model with an interpreter of its own can run nowhere else.
 
     Raises:
-        InvalidArgumentError: it says something else, or the model's name is not one for processes.
+        InvalidArgumentError: it states something else, or the model's name is not one for processes.
     """
     own = _asks_for_process(config, settings)
     if own and (found := _REFUSED.search(config.name)):
@@ -170,7 +170,7 @@ def _interpreter(named: str, model_name: str, model_directory: Path, environment
     """The interpreter at the path ``named``, or that of the environment in the directory ``named``."""
     given = Path(named.replace(_MODEL_DIRECTORY, str(model_directory)))
     found = given / "bin" / "python" if given.is_dir() else given
-    # Before anything is said about the file: whether it exists is nothing that a model should learn.
+    # Before an error about the file: whether it exists is nothing that a model should learn.
     if not (_lies_in_model(found, model_directory) or any(_lies_below(found, place) for place in environments)):
         raise InvalidArgumentError(
             f"{ENVIRONMENT} of model '{model_name}' is '{named}', which is neither inside the model "

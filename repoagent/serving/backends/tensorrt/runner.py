@@ -85,7 +85,7 @@ class TensorRtRunner(BatchRunner):
     def _reserve(self, engine: Engine, max_rows: int) -> None:
         """Have memory for the largest run of each profile: what does not fit is refused when the model is loaded."""
         if self._has_shape_tensors:
-            return  # What they make of the other shapes only their values tell.
+            return  # What they make of the other shapes only their values show.
         for index in reversed(self._profiles.indices):  # The largest first, so that nothing moves.
             ranges = engine.profiles[index].shapes
             shapes = {spec.name: ranges[spec.name].most if spec.name in ranges else spec.shape for spec in self._inputs}

@@ -35,7 +35,7 @@ class ScryptRecipient:
         self._work_factor = work_factor
 
     def wrap(self, key: FileKey) -> list[Stanza]:
-        """Wrap ``key`` with a fresh salt; costs what the work factor says."""
+        """Wrap ``key`` with a fresh salt; costs what the work factor demands."""
         salt = secrets.token_bytes(_SALT_BYTES)
         body = seal_file_key(_derive(self._passphrase, salt, self._work_factor), key)
         return [Stanza((_TYPE, b64encode(salt).decode(), str(self._work_factor)), body)]

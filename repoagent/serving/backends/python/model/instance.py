@@ -131,7 +131,7 @@ class PythonInstance(BackendInstance):
 
     @property
     def asks(self) -> bool:
-        """Whether the model has something to say about its readiness."""
+        """Whether the model has a method for its readiness."""
         return callable(getattr(self._model, "is_ready", None))
 
     def is_ready(self) -> Any:

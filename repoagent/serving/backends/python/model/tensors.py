@@ -153,7 +153,7 @@ class Tensor:
         """
         array = np.require(self._core.array, requirements=("C", "A"))
         only_read = self._shared or not array.flags.writeable
-        # Before 1.0 DLPack could not say that memory must not be written to.
+        # Before 1.0 DLPack could not state that memory must not be written to.
         versioned = _VERSIONED and max_version is not None and max_version[0] >= 1
         if copy or (only_read and not versioned):
             array = array.copy()

@@ -38,7 +38,7 @@ _SCHEDULERS: Final = ("sequence_batching", "ensemble_scheduling")
 class ModelConfig:
     """A model configuration as a dictionary, with checked ways to add to it.
 
-    Every method raises ``ValueError`` when what the model says contradicts what its configuration file says.
+    Every method raises ``ValueError`` when the model contradicts its configuration file.
     """
 
     def __init__(self, model_config: str) -> None:
@@ -49,7 +49,7 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Raise the batch size; it can never be set below what the file says."""
+        """Raise the batch size; it can never be set below what the file states."""
         given = self._model_config["max_batch_size"]
         if given > max_batch_size:
             raise ValueError(
@@ -77,7 +77,7 @@ class ModelConfig:
         self._add("output", dict(output), ("name", "data_type", "dims"))
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, bool]) -> None:
-        """Say whether the model is decoupled: ``{"decoupled": True}``."""
+        """Report whether the model is decoupled: ``{"decoupled": True}``."""
         if set(transaction_policy_dict) - {"decoupled"}:
             raise ValueError(
                 f"model transaction property in auto-complete-config function for model '{self._name}' contains "

@@ -1,7 +1,7 @@
 """Messages between the server and a child: a kind, a body of plain values, and tensors in shared memory beside it.
 
 A message is one packet of a Unix socket, so a side that dies leaves whole messages only. The body is JSON: nothing
-that a child says can make the server run anything. Small tensors travel in the packet, larger ones in a block of the
+that a child sends can make the server run anything. Small tensors travel in the packet, larger ones in a block of the
 sender's arena; the packet that first mentions a segment brings its descriptor along.
 """
 
@@ -93,7 +93,7 @@ class PeerGoneError(Exception):
 
 
 class UndeliveredError(PeerGoneError):
-    """It had gone before the message was sent: nobody has seen any of it."""
+    """It had gone before the message was sent: no one has seen any of it."""
 
 
 class LongMessageError(Exception):
@@ -154,7 +154,7 @@ class Channel:
         """Send one message.
 
         Raises:
-            PeerGoneError: there is nobody to receive it.
+            PeerGoneError: there is no one to receive it.
             OSError: there is no memory for its tensors, the body is too long, or the kernel does not take it.
             TypeError, ValueError: the body is not made of plain values.
             InternalError: this is a fork of the process that the channel belongs to.
@@ -169,7 +169,7 @@ class Channel:
             with self._lock:
                 self._send(kind, body, place, inline, blocks)
         except BaseException:
-            for number, offset, _ in blocks:  # Nobody has heard of them.
+            for number, offset, _ in blocks:  # No message has named them.
                 with contextlib.suppress(ProtocolError):  # It has been closed.
                     self._arena.release(number, offset)
             raise
@@ -234,21 +234,21 @@ class Channel:
         return bool(poller.poll(seconds * 1000))
 
     def send_releases(self) -> None:
-        """Send the blocks that nobody reads any more back by themselves, if they are many: no other message may come.
+        """Send the blocks that no one reads any more back by themselves, if they are many: no other message may come.
 
         Raises:
-            PeerGoneError: there is nobody to receive them.
+            PeerGoneError: there is no one to receive them.
         """
         if self._mapping.should_send_releases():
             self.send(Kind.RELEASE)
 
     def shutdown(self) -> None:
-        """Let nobody send or receive any more; whoever waits for a message learns that there is none."""
+        """Let no one send or receive any more; a caller that waits for a message learns that there is none."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; nobody may be receiving."""
+        """Close the socket; no one may be receiving."""
         kept, self._kept = self._kept, None
         for descriptor in kept[1] if kept is not None else ():
             os.close(descriptor)

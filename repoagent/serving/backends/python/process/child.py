@@ -1,4 +1,4 @@
-"""A child process: one instance of a Python model, which does what the server says until that goes away."""
+"""A child process: one instance of a Python model, which does what the server asks until that goes away."""
 
 import ctypes
 import faulthandler

@@ -27,7 +27,7 @@ __all__ = ["ChildProcess", "OutputLines", "Program"]
 logger = logging.getLogger("repoagent.models")
 _CHUNK: Final = 1 << 16
 _LARGEST_PIPE: Final = 1 << 20
-"""What may be in a pipe when nobody writes to it any more, where nobody is privileged."""
+"""What may be in a pipe when no one writes to it any more, where no one is privileged."""
 
 
 class OutputLines:
@@ -43,7 +43,7 @@ class OutputLines:
     def read(self) -> bool:
         """Take in some of what there is at the moment; False at the end of the stream.
 
-        Not all: somebody may write faster than this reads, and others want to be heard.
+        Not all: someone may write faster than this reads, and others want to be heard.
         """
         try:
             data = os.read(self.fd, _CHUNK)
@@ -363,7 +363,7 @@ class ChildProcess:
 
     def _close(self) -> None:
         os.close(self._progress_fd)
-        self.work.close()  # Whoever waits for an answer has been woken up, and is gone before the socket is.
+        self.work.close()  # A caller that waits for an answer has been woken up, and is gone before the socket is.
         self.side.close()
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None

@@ -47,7 +47,7 @@ class Packer:
         """How many bytes are needed for all of them."""
 
     def add(self, name: str, tensor: Tensor) -> list[Any]:
-        """What a message says about ``tensor``."""
+        """What a message states about ``tensor``."""
         array, dtype = tensor.array, NUMPY_TYPES[tensor.data_type]
         shape = array.shape
         if tensor.data_type is DataType.BYTES:

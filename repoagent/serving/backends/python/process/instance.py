@@ -69,7 +69,7 @@ class ProcessInstance(BackendInstance):
     @property
     def ahead(self) -> int:
         """How many requests :meth:`execute_each` should get at once. A decoupled model gets one: how long its
-        ``execute`` takes says nothing about its answers."""
+        ``execute`` takes gives no hint of its answers."""
         return 1 if self._spec.decoupled else self._requests_ahead.limit
 
     @property
@@ -111,7 +111,7 @@ class ProcessInstance(BackendInstance):
             item.write()
             exchange.begin(wait=False)
         except (RepoAgentError, TypeError, ValueError, OSError, PeerGoneError):
-            pass  # Whoever waits for it finds the same, and deals with it.
+            pass  # A caller that waits for it finds the same, and deals with it.
         finally:
             if not exchange.begun:
                 self.open_requests.withdraw(item)

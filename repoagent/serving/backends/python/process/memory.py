@@ -77,7 +77,7 @@ UNLIMITED: Final = Allowance(sys.maxsize, sys.maxsize)
 Memory = mmap.mmap | bytearray | Array
 T = TypeVar("T")
 Place = tuple[int, int, int]
-"""Segment, offset and size of a block, as messages say it."""
+"""Segment, offset and size of a block, as messages state it."""
 
 _SEGMENT_BYTES: Final = 1 << 20
 _SMALLEST_BLOCK: Final = 4096
@@ -92,7 +92,7 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ProtocolError(Exception):
-    """The other side said something that makes no sense: its code, or its memory, is broken."""
+    """The other side sent something that makes no sense: its code, or its memory, is broken."""
 
 
 class ClosedError(Exception):
@@ -161,7 +161,7 @@ class Arena:
             return Block((segment.number, offset, size), segment.memory)
 
     def release(self, segment_number: int, offset: int) -> None:
-        """Take a block back that nobody reads any more.
+        """Take a block back that no one reads any more.
 
         Raises:
             ProtocolError: it was not given out.
@@ -209,7 +209,7 @@ class Arena:
 
     @property
     def used_blocks(self) -> int:
-        """How many blocks somebody still reads."""
+        """How many blocks someone still reads."""
         return sum(len(segment.used) for segment in list(self._segments.values()))
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class Mapping:
         """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over.
 
         Raises:
-            ProtocolError: it is smaller than was said, or could become so while it is read; or nothing was said; or
+            ProtocolError: it is smaller than was stated, or could become so while it is read; or nothing was stated; or
                 there are too many.
         """
         try:
@@ -327,7 +327,7 @@ class Mapping:
         return region
 
     def released(self) -> list[Place]:
-        """Blocks that nobody here reads any more. What is returned once is not returned again."""
+        """Blocks that no one here reads any more. What is returned once is not returned again."""
         return _taken(self._released) if self._released else []
 
     def put_back(self, released: list[Place]) -> None:
@@ -369,7 +369,7 @@ def _segment_bytes(block_bytes: int) -> int:
 
 
 def sealed_file(size: int) -> int:
-    """The descriptor of a memory file of zeros whose size nobody can change."""
+    """The descriptor of a memory file of zeros whose size no one can change."""
     fd = os.memfd_create("repoagent-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         # Reserved now: where memory is short this is an error, and a write into a hole would be a signal.

@@ -133,7 +133,7 @@ class WorkItem:
         self.packer: Final = Packer()
         self.body: list[Any] = []
         self.over: Callable[[Exception | None], None] = _nothing
-        """Called when the process can be given others, by whoever began it without waiting."""
+        """Called when the process can be given others, by the one that began it without waiting."""
 
     @property
     def requests(self) -> list[tuple[int, InferRequest]]:
@@ -163,7 +163,7 @@ class UnsentAnswer(NamedTuple):
 
 
 def _nothing(_: Exception | None) -> None:
-    """Whoever waits for it needs no call."""
+    """A caller that waits for it is not called."""
 
 
 class OpenRequests:

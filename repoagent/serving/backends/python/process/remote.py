@@ -157,7 +157,7 @@ class RemoteRequest(InferRequest):
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
-        """Nobody sets it on this side; the constructor does."""
+        """No one sets it on this side; the constructor does."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""The server's side of a process's two channels: sending waits for nobody, and work goes one exchange at a time."""
+"""The server's side of a process's two channels: sending never waits, and work goes one exchange at a time."""
 
 import os
 import socket
@@ -109,7 +109,7 @@ class ServerChannel(Channel):
 class WorkChannel(ServerChannel):
     """The channel for work. An exchange is one message to the process, and the answers to it; there is one at a time.
 
-    Any thread or event loop may begin one. Whoever did receives the answers, or has another thread do that; then the
+    Any thread or event loop may begin one. It receives the answers, or has another thread do that; then the
     exchange is ended. ``exited`` is set when the process has ended.
     """
 
@@ -177,7 +177,7 @@ class WorkChannel(ServerChannel):
             self.end()
 
     def close(self) -> None:
-        """Close the channel once nobody waits for an answer any more."""
+        """Close the channel once no one waits for an answer any more."""
         with self._exchange:
             super().close()
 

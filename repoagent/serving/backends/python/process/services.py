@@ -347,7 +347,7 @@ class ReportedMetrics:
         return self._series[number][1]
 
     def release(self) -> None:
-        """The process has gone: nobody reports to any of it."""
+        """The process has gone: no calls need answers."""
         for family, metric in self._series:
             family.remove(metric)
         for family in self._families:

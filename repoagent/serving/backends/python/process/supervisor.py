@@ -120,7 +120,7 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     child = new_child(spec, f"{spec.model_name}_autocomplete")
     child.set_handlers(services.handle, lambda _: services.abandon())
     result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
-    # Nobody need wait for its end.
+    # No one need wait for its end.
     ending = threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True)
     try:
         ending.start()
@@ -259,7 +259,7 @@ class Supervisor:
         self.asks = isinstance(answer, dict) and answer.get("asks") is True
 
     def _install(self, child: ChildProcess) -> bool:
-        """Let requests go to ``child``; False if it has ended already and nobody else has noticed."""
+        """Let requests go to ``child``; False if it has ended already and no one else has noticed."""
         with self._state:
             self._starting = None
             closing = self._closing.is_set()
@@ -273,7 +273,7 @@ class Supervisor:
         return True
 
     def _ended(self, child: ChildProcess) -> None:
-        """A process is gone: if nobody wanted that, start another one."""
+        """A process is gone: if no one wanted that, start another one."""
         with self._state:
             if self.child is not child:
                 return
