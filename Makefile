@@ -246,7 +246,9 @@ bench-table-llm: $(STAMP) $(LLM_PEERS)
 	$(BIN)/python benchmarks/llm_peers.py $(BENCH_LLM)
 
 # Servers of others behind `repoagent run`; gguf writes the model of llama.cpp.
-any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/mlserver
+any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/mlserver $(TRITON)/.installed
+	if [ -e $(VLLM)/.installed ]; then \
+		$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . -e agents/verify -e agents/decrypt -e contrib/vllm; fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
 	$(BIN)/python benchmarks/any_server.py
 

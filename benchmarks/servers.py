@@ -102,32 +102,40 @@ def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
 
     It needs no GPU.
     """
+    command, settings, wheel = triton_command(environment, folder / "backends")
+    ports = free_ports(3)
+    command += ["--model-repository", str(folder / "models")]
+    for protocol, port in zip(("http", "grpc", "metrics"), ports, strict=True):
+        command += [f"--{protocol}-address", "127.0.0.1", f"--{protocol}-port", str(port)]
+    with running(command, folder / "log", os.environ | settings) as process:
+        wait_until_ready(process, folder / "log", ports[0], "/v2/models/identity/ready")
+        text = (folder / "log").read_text(errors="replace")
+        found = re.search(r"server_version\s*\|\s*([\d.]+)", text)
+        label = f"Triton {found[1] if found else '?'} ({wheel})"
+        yield Server(name, label, ports[0], ports[1], process.pid)
+
+
+def triton_command(environment: Path, backends: Path) -> tuple[list[str], dict[str, str], str]:
+    """The stock server in ``environment`` over copies of its backends: command, variables, and the wheel with version.
+
+    Raises:
+        Missing: there is none.
+    """
     site = next(environment.glob("lib/python3*/site-packages"), environment)
     home = site / "pytriton" / "tritonserver"
     if not home.is_dir():
         raise Missing("nvidia-pytriton is not installed; `make bench-table` does it")
-    backends = folder / "backends"
     shutil.copytree(home / "backends", backends)
     version = re.sub(r".*python(3\.\d+).*", r"\1", str(site))
     shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", backends / "python")
-    ports = free_ports(3)
-    command = [str(home / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
-    command += ["--backend-directory", str(backends), "--allow-gpu-metrics", "false"]
-    for protocol, port in zip(("http", "grpc", "metrics"), ports, strict=True):
-        command += [f"--{protocol}-address", "127.0.0.1", f"--{protocol}-port", str(port)]
+    command = [str(home / "bin" / "tritonserver"), "--backend-directory", str(backends)]
     variables = {
-        **os.environ,
         "LD_LIBRARY_PATH": str(site / "nvidia_pytriton.libs"),
         "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    with running(command, folder / "log", variables) as process:
-        wait_until_ready(process, folder / "log", ports[0], "/v2/models/identity/ready")
-        text = (folder / "log").read_text(errors="replace")
-        found = re.search(r"server_version\s*\|\s*([\d.]+)", text)
-        wheel = next(site.glob("nvidia_pytriton-*.dist-info")).name.split("-")[1].removesuffix(".dist")
-        label = f"Triton {found[1] if found else '?'} (nvidia-pytriton {wheel})"
-        yield Server(name, label, ports[0], ports[1], process.pid)
+    wheel = next(site.glob("nvidia_pytriton-*.dist-info")).name.split("-")[1].removesuffix(".dist")
+    return [*command, "--allow-gpu-metrics", "false"], variables, f"nvidia-pytriton {wheel}"
 
 
 @contextmanager

@@ -1,23 +1,24 @@
 """GET requests whose answers may be large, slow, or hostile."""
 
 import contextlib
-import http.client
 import os
 import re
 import socket
-import ssl
 import threading
-import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.web.hosts import Hosts
 from repoagent.web.urls import Origin, join, origin_of, shown_url, target_of
+
+if TYPE_CHECKING:  # imported where they are used: most loads ask no server
+    import http.client
+    import ssl
 
 __all__ = ["Connections", "WebAnswer", "WebClient", "WebError", "WebResponse"]
 
@@ -37,7 +38,7 @@ class Connections:
         self._idle: list[tuple[Origin, http.client.HTTPConnection]] = []
         self._tls: ssl.SSLContext | None = None
 
-    def take(self, origin: Origin) -> tuple[http.client.HTTPConnection, bool]:
+    def take(self, origin: Origin) -> "tuple[http.client.HTTPConnection, bool]":
         """A connection to ``origin``, and whether it was used before: the server may have closed it by now.
 
         Raises:
@@ -50,7 +51,7 @@ class Connections:
                     return self._idle.pop(index)[1], True
         return self._open(origin), False
 
-    def give_back(self, origin: Origin, connection: http.client.HTTPConnection) -> None:
+    def give_back(self, origin: Origin, connection: "http.client.HTTPConnection") -> None:
         """Keep ``connection``, whose last answer was read to its end."""
         with self._lock:
             self._idle.append((origin, connection))
@@ -69,7 +70,7 @@ class Connections:
         """Whether requests to ``origin`` go to a proxy, with the whole URL."""
         return origin.scheme == "http" and self._proxy(origin) is not None
 
-    def _open(self, origin: Origin) -> http.client.HTTPConnection:
+    def _open(self, origin: Origin) -> "http.client.HTTPConnection":
         proxy = self._proxy(origin)
         if proxy is None:
             return self._connected(origin, self._socket(origin, self._hosts))
@@ -78,7 +79,9 @@ class Connections:
         sock = self._socket(proxy, self._hosts.with_origin(proxy))
         return self._connected(origin, sock, tunnel=origin.scheme == "https")
 
-    def _connected(self, origin: Origin, sock: socket.socket, *, tunnel: bool = False) -> http.client.HTTPConnection:
+    def _connected(self, origin: Origin, sock: socket.socket, *, tunnel: bool = False) -> "http.client.HTTPConnection":
+        import http.client
+
         connection: Any = http.client.HTTPConnection(origin.host, origin.port, timeout=self._timeout)
         connection.sock = sock
         try:
@@ -110,13 +113,17 @@ class Connections:
             return sock
         raise failure or OSError(f"{origin.host} has no address")
 
-    def _context(self) -> ssl.SSLContext:
+    def _context(self) -> "ssl.SSLContext":
+        import ssl
+
         with self._lock:
             if self._tls is None:
                 self._tls = ssl.create_default_context(cafile=os.environ.get("REPOAGENT_CA_FILE") or None)
             return self._tls
 
     def _proxy(self, origin: Origin) -> Origin | None:
+        import urllib.request
+
         url = urllib.request.getproxies().get(origin.scheme)
         if not url or urllib.request.proxy_bypass(f"{origin.host}:{origin.port}"):
             return None
@@ -155,7 +162,7 @@ class WebAnswer:
 class WebResponse:
     """The start of an answer; the body is read by :meth:`readinto`."""
 
-    def __init__(self, url: str, response: http.client.HTTPResponse) -> None:
+    def __init__(self, url: str, response: "http.client.HTTPResponse") -> None:
         self.url = url
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.getheaders()}
@@ -168,6 +175,8 @@ class WebResponse:
         Raises:
             WebError: the connection was silent for too long, or broke.
         """
+        import http.client
+
         try:
             if self._left is None:
                 piece = self._response.read1(len(buffer))
@@ -286,7 +295,9 @@ class WebClient:
 
     def _ask(
         self, origin: Origin, url: str, headers: Mapping[str, str]
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> "tuple[http.client.HTTPConnection, http.client.HTTPResponse]":
+        import http.client
+
         while True:
             used = False
             try:
