@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from repoagent.errors import RepoAgentError
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.runner.memory import machine_bytes, sequence_length
@@ -15,12 +16,14 @@ from repoagent_llm.runner.paged import PackedResult, PackedStep, PagedRunner
 from repoagent_llm.runner.paged_folder import FolderWeights, PagedLayout, read_layout
 from repoagent_llm.runner.protocol import AdapterWeights, LoraShape, RunnerInfo
 from repoagent_llm.runner.runner_options import RunnerOptions
-from repoagent_llm.types.executor_errors import CheckError, EngineError, UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError, UnsupportedFeatureError
 
 __all__ = ["OpenVinoModel", "open_paged"]
 
 _BYTES: Final = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "u8": np.uint8}
 _FIXED_RESULTS: Final = 2
+_HEAD_STEP: Final = 8
+_LARGEST_HEAD: Final = 256
 _Rows = dict[str, npt.NDArray[np.float32]]
 
 
@@ -37,6 +40,11 @@ def open_paged(spec: DecoderSpec, options: RunnerOptions) -> PagedRunner:
     if options.mixed:
         raise CheckError("RunnerOptions.mixed is for ONNX Runtime; with paged attention one run always computes all")
     layout = read_layout(spec)
+    if spec.head_size % _HEAD_STEP or spec.head_size > _LARGEST_HEAD:
+        raise UnsupportedFeatureError(
+            f"a head size of {spec.head_size} in the paged form",
+            f"tried were multiples of {_HEAD_STEP} up to {_LARGEST_HEAD}",
+        )
     openvino()
     check_openvino()
     return PagedRunner(OpenVinoModel(spec, layout, options))
@@ -50,7 +58,12 @@ class OpenVinoModel:
         kind = options.cache_type or ("bf16" if narrow else "f32")
         weights = FolderWeights(spec, layout.sha256, own=options.own_weights)
         lora = options.lora or layout.lora
-        self._graph = PagedGraph(spec, layout, weights, options.extra_outputs, lora=lora)
+        try:
+            self._graph = PagedGraph(spec, layout, weights, options.extra_outputs, lora=lora)
+        except RuntimeError as error:
+            if isinstance(error, RepoAgentError):
+                raise
+            raise DecoderError(f"the graph cannot be built: {error}", source=spec.place) from error
         self._extras = options.extra_outputs
         self._run_options = options.run_options
         self._ended = False

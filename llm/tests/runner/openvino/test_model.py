@@ -1,8 +1,10 @@
 """Decoders on OpenVINO: what is exact, what is rounded, and what is refused. The contract is in test_contract.py."""
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +14,13 @@ from repoagent_llm.builder import Form, Precision, build
 from repoagent_llm.builder.products import dequantize, quantize, quantize_outputs
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
 from repoagent_llm.runner.decoder_spec import parse_spec, read_spec
-from repoagent_llm.runner.openvino.model import open_paged
+from repoagent_llm.runner.openvino.model import OpenVinoModel, open_paged
+from repoagent_llm.runner.openvino.operator import openvino
 from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import Embeddings, Logits, Segment, Seq
-from repoagent_llm.types.executor_errors import CheckError
+from repoagent_llm.types.executor_errors import CheckError, EngineError, UnsupportedFeatureError
 
+from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.conftest import MakeFolder, need_openvino
 from llm.tests.reference import Reference
 
@@ -137,6 +141,62 @@ def test_numbers_that_are_not_finite_harm_their_own_text_alone(open_runner: Open
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, open_runner: Open) -> None:
     with pytest.raises(CheckError, match=message):
         open_runner("llama", Form.PAGED, **options)
+
+
+def test_what_was_not_tried_is_refused(decoder_folder: MakeFolder) -> None:
+    spec = read_spec(decoder_folder("llama", Form.PAGED))
+    for size in (12, 264):
+        with pytest.raises(UnsupportedFeatureError, match=f"a head size of {size} in the paged form"):
+            open_paged(replace(spec, head_size=size), RunnerOptions())
+
+
+def test_a_processor_without_bfloat16_does_not_compute_in_it(open_runner: Open) -> None:
+    if "BF16" in openvino().ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        runner = open_runner("llama", Form.PAGED, Precision.BF16, exact=False)
+        assert runner.info.kv_bytes_per_token == open_runner("llama", Form.PAGED).info.kv_bytes_per_token // 2
+        return
+    with pytest.raises(UnsupportedFeatureError, match="this processor cannot compute in bf16"):
+        open_runner("llama", Form.PAGED, Precision.BF16, exact=False)
+
+
+@pytest.mark.slow
+def test_a_step_is_ended_while_it_runs(tmp_path: Path) -> None:
+    """A prompt of 2000 tokens, for which the model takes about a second."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 2048,
+    }
+    folder = build(synthetic_checkpoint(tmp_path / "checkpoint", **sizes), tmp_path / "decoder", form="paged")
+    runner = open_paged(read_spec(folder), RunnerOptions(threads=1, max_seq_len=2048))
+    seq, begun = runner.open(), threading.Event()
+    assert seq is not None
+    model = cast(OpenVinoModel, runner._model)
+    started = model._request.start_async
+
+    def end() -> None:
+        assert begun.wait(60)
+        runner.end()
+
+    class Watched:
+        """The request, which notes that it runs."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(request, name)
+
+        def start_async(self) -> None:
+            started()
+            begun.set()
+
+    request, model._request = model._request, Watched()
+    other = threading.Thread(target=end)
+    other.start()
+    with pytest.raises(EngineError, match="the step was terminated"):
+        runner.step([Segment(seq, np.zeros(2000, np.int32))])
+    other.join()
+    assert runner.length(seq) == runner.pool.busy == 0
+    runner.close()
 
 
 def test_folders_of_one_form_are_not_taken_for_another(decoder_folder: MakeFolder, open_runner: Open) -> None:
