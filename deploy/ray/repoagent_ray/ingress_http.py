@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from repoagent_server.access import Access
+from repoagent_server.codec.json_text import loads
+from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
-from repoagent_server.http.access import HttpAccess
+from repoagent_server.http.access import HttpAccess, route_of
 from repoagent_server.http.api import metrics_route
 from repoagent_server.http.logged import logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.openai_answers import openai_error
+from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory, answer_to
@@ -20,8 +23,8 @@ from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 
+from repoagent.errors import RepoAgentError
 from repoagent_ray.cluster_core import ClusterCore, ClusterOperations
-from repoagent_ray.ingress_openai import openai_routes
 from repoagent_ray.logs import Logs
 from repoagent_ray.replicas import Replicas
 from repoagent_ray.settings import Settings
@@ -41,7 +44,7 @@ def ingress_service(
         routes = [_route(route) for route in api_routes(operations, forward.once, forward)]
         if settings.allow_openai:
             inference = Inference(core, Mailbox(loop), limits=settings.limits, access=access)
-            routes += openai_routes(inference, LongWork(loop, pools.long), forward.openai)
+            routes += _openai_routes(inference, LongWork(loop, pools.long), forward)
         if settings.allow_ui:
             routes += ui_routes(operations, explicit=True)
         if settings.allow_metrics:
@@ -118,6 +121,52 @@ class _Forward:
     def _call(self, request: Request) -> HttpCall:
         headers = without_credentials(request.headers) if self._guarded else list(request.headers)
         return HttpCall(request.method, request.target, headers, pack(request.body))
+
+
+def _openai_routes(inference: Inference, long: LongWork, forward: "_Forward") -> list[Route]:
+    """The routes of one server, of which those that ask a model use ``forward``."""
+    passes = _Passes(inference, long, forward)
+    routes = OpenAiRoutes(inference, long).routes()
+    return [route if route.deferred is None else replace(route, deferred=passes.on) for route in routes]
+
+
+class _Passes:
+    def __init__(self, inference: Inference, long: LongWork, forward: "_Forward") -> None:
+        self._inference = inference
+        self._long = long
+        self._forward = forward
+
+    def on(self, request: Request, _: Params, exchange: Exchange) -> None:
+        """Read, check who asks, and pass on. A long body is read on a thread."""
+
+        def go_on(found: tuple[str, bool]) -> None:
+            request.model, streams = found
+            if request.model:
+                self._inference.admit(request.caller, request.model, route=route_of(request))
+            self._forward.openai(request, request.model, exchange, streams)
+
+        if len(request.body) >= LONG_JSON:
+            self._long.do(lambda _: _head(request), go_on, request, exchange, openai_error)
+            return
+        try:
+            go_on(_head(request))
+        except Exception as error:
+            exchange.respond(openai_error(error))
+
+
+def _head(request: Request) -> tuple[str, bool]:
+    """The model that the body names, and whether the answer is wanted in pieces.
+
+    Read by the parser of the replica, which refuses what is not a request: such a one is for no model.
+    """
+    try:
+        document: Any = loads(request.body)
+    except RepoAgentError:
+        return "", False
+    if type(document) is not dict:
+        return "", False
+    model = document.get("model")
+    return model if type(model) is str else "", document.get("stream") is True
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

@@ -1,19 +1,33 @@
 """The replicas as an ingress sees them: Ray Serve chooses one for each call, by the model where there is one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from grpc import StatusCode
+from grpc.aio import AioRpcError
+from ray.exceptions import ObjectLostError, RayActorError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from repoagent_server.grpc.response import STATUS
 from repoagent_server.http.messages import STATUS_OF
 
-from repoagent.errors import ErrorCode, RepoAgentError, UnavailableError
-from repoagent_ray.ray_errors import as_repoagent_error, ray_faults
+from repoagent.errors import CancelledError, ErrorCode, InternalError, OverloadedError, RepoAgentError, UnavailableError
 from repoagent_ray.wire import Failure, GrpcEnd, HttpHead
 
 __all__ = ["Answers", "Replicas"]
+
+
+logger = logging.getLogger(__name__)
+
+#: A replica that ended, or whose answer went with it.
+_ENDED = (RayActorError, ObjectLostError, ReplicaUnavailableError)
+#: What grpcio says of one that ends, where Ray does not translate it.
+_LOST = (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
+
 
 _T = TypeVar("_T")
 _PATIENCE: Final = 60.0
@@ -88,7 +102,7 @@ class Replicas:
         Raises:
             RepoAgentError: as :meth:`once`.
         """
-        with ray_faults():
+        with _ray_faults():
             pieces = self._to(method, await self._place(model), stream=True).remote(*arguments)
             ended = False
             try:
@@ -131,12 +145,12 @@ class Replicas:
         return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
     async def _ask(self, method: str, model: str, arguments: tuple[Any, ...], patience: float | None) -> Any:
-        with ray_faults():
+        with _ray_faults():
             place = await asyncio.wait_for(self._place(model), _PATIENCE)
             return _opened(await asyncio.wait_for(self._to(method, place).remote(*arguments), patience))
 
     async def _ask_all(self, method: str, arguments: tuple[Any, ...], patience: float | None) -> "Answers":
-        with ray_faults():
+        with _ray_faults():
             asked = self._handle.broadcast(method, *arguments)
             results = await asked.results_async(timeout_s=patience, return_exceptions=True)
         found = Answers()
@@ -144,7 +158,7 @@ class Replicas:
             if isinstance(result, Failure):
                 found.errors.append(result.error())
             elif isinstance(result, Exception):
-                found.errors.append(as_repoagent_error(result))
+                found.errors.append(_public_error(result))
             else:
                 found.good.append(result)
         return found
@@ -173,3 +187,30 @@ def _is_missing(answer: Any) -> bool:
     if isinstance(answer, HttpHead):
         return answer.status == STATUS_OF[ErrorCode.NOT_FOUND]
     return isinstance(answer, GrpcEnd) and answer.code == STATUS[ErrorCode.NOT_FOUND].value[0]
+
+
+def _public_error(error: Exception) -> RepoAgentError:
+    """``error`` as clients get it. Whether a request was executed by a replica that ended is not known."""
+    if isinstance(error, RepoAgentError):
+        return error
+    if isinstance(error, _ENDED) or (isinstance(error, AioRpcError) and error.code() in _LOST):
+        return UnavailableError("the replica that had the request has ended before it answered; send it again")
+    if isinstance(error, BackPressureError):
+        return OverloadedError("Exceeds maximum queue size: too many requests wait for a replica; send it later")
+    if isinstance(error, DeploymentUnavailableError):
+        return UnavailableError("Server not ready: there are no replicas")
+    if isinstance(error, TaskCancelledError):
+        return CancelledError("the request was cancelled")
+    if isinstance(error, TimeoutError):
+        return UnavailableError("the replicas have not answered in time")
+    logger.error("a call of a replica failed: %s", error, exc_info=error)
+    return InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
+
+
+@contextmanager
+def _ray_faults() -> Iterator[None]:
+    """Turn what Ray raises in the block into a :class:`RepoAgentError`."""
+    try:
+        yield
+    except Exception as error:
+        raise _public_error(error) from error

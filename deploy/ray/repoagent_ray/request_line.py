@@ -1,16 +1,44 @@
 """The line of a request over gRPC in the request log of an ingress, which sees messages and no tensors."""
 
+from dataclasses import dataclass
 from typing import Final
 
+from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
 from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.request_log import RequestLog
 
 from repoagent.errors import RepoAgentError
-from repoagent_ray.message_head import MessageHead
+from repoagent.limits import Limits
 from repoagent_ray.wire import GrpcEnd
 
-__all__ = ["NO_LINE", "LoggedLine", "RequestLine"]
+__all__ = ["NO_LINE", "LoggedLine", "MessageHead", "RequestLine", "head_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHead:
+    """The first fields of a request."""
+
+    model: str
+    version: str
+    id: str
+
+
+def head_of(message: bytes, limits: Limits) -> MessageHead:
+    """Read as a replica reads it: by the parser of the protocol, with which a field that comes twice counts last.
+
+    The raw tensors of a large message are stepped over.
+
+    Raises:
+        DecodeError: it is not a request.
+        InvalidArgumentError: it has more fields than ``limits`` allow.
+    """
+    if len(message) >= LONG_MESSAGE:
+        check_infer(message, limits)
+        message = bytes(split_raw(message)[0])
+    request = pb.ModelInferRequest.FromString(message)
+    return MessageHead(request.model_name, request.model_version, request.id)
 
 
 class RequestLine:

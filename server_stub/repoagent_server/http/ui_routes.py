@@ -1,6 +1,10 @@
 """``/ui``: a page about the server's models, and what its viewer may do."""
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from repoagent_server.access import Right
@@ -8,9 +12,48 @@ from repoagent_server.access.rights import KNOWN, OPEN
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.http.messages import TEXT, Header, Request, Response, json_response
 from repoagent_server.http.router import Params, Route
-from repoagent_server.ui.files import POLICY, StaticFile, static_files
 
-__all__ = ["ui_routes"]
+__all__ = ["POLICY", "StaticFile", "static_files", "ui_routes"]
+
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy: nothing from another host, nothing inline, no frame around the page."""
+
+_TYPES: Final = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """One file as it is served. ``tag`` changes with its content."""
+
+    content: bytes
+    content_type: bytes
+    tag: bytes
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """All files by name. They are read once."""
+    found = {}
+    for entry in files("repoagent_server.ui").joinpath("static").iterdir():
+        suffix = entry.name[entry.name.rfind(".") :]
+        if suffix in _TYPES:
+            content = entry.read_bytes()
+            found[entry.name] = StaticFile(content, _TYPES[suffix], _tag(content))
+    return found
+
+
+def _tag(content: bytes) -> bytes:
+    return b'"' + hashlib.sha256(content).hexdigest()[:32].encode() + b'"'
+
 
 _GET: Final = frozenset({b"GET"})
 _INDEX: Final = "index.html"

@@ -1,9 +1,10 @@
 """The services of SageMaker and Vertex AI, made when the models are loaded: then it is known which one is meant."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from repoagent_server.http.hosting.default_model import default_model
+from repoagent.errors import InvalidArgumentError
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
 from repoagent_server.http.hosting.service import hosted
 from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
@@ -11,7 +12,7 @@ from repoagent_server.http.service import HttpService, MakeService, ServiceFacto
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["sagemaker_service", "vertex_service"]
+__all__ = ["default_model", "sagemaker_service", "vertex_service"]
 
 
 class Api(Protocol):
@@ -40,3 +41,28 @@ def vertex_service(options: VertexOptions, core: Core, api: Api) -> ServiceFacto
         return api(make_service=hosted(Vertex(options, model)))(loop, pools)
 
     return make
+
+
+def default_model(name: str, index: Sequence[Mapping[str, Any]], how: str, *, check: bool = True) -> str:
+    """``name``, or the only model of ``index``, which lists the versions that are ready.
+
+    Args:
+        name: What the operator chose; "" for nothing.
+        index: The index of the server, ready versions only.
+        how: How the operator names a model, for the message.
+        check: Whether a model that was chosen must be ready.
+
+    Raises:
+        InvalidArgumentError: there is no such model, or more than one.
+    """
+    ready = sorted({str(entry["name"]) for entry in index})
+    if name:
+        if check and name not in ready:
+            raise InvalidArgumentError(f"Expect the default model '{name}' is loaded ({how} names it)")
+        return name
+    if len(ready) != 1:
+        raise InvalidArgumentError(
+            "Expect the model repository contains only a single model if default model is not specified; "
+            f"{len(ready)} are loaded. Name one with {how}"
+        )
+    return ready[0]

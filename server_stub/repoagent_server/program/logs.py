@@ -1,7 +1,7 @@
 """What is logged while ``repoagent serve`` runs, as its flags say; clients may change it by the logging extension."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -12,9 +12,9 @@ from repoagent.server.enums import LogLevel
 from repoagent.server.logs import ServerLog, server_log
 from repoagent_server.program.options import LogOptions
 
-__all__ = ["LOGGER", "configure"]
+__all__ = ["LOGGER", "configure", "table"]
 
-#: The name under which this distribution logs, beside the core's.
+
 LOGGER: Final = "repoagent_server"
 _LOGGERS: Final = ("repoagent", LOGGER)
 
@@ -50,3 +50,24 @@ def _set(log: ServerLog, options: LogOptions) -> None:
         (LogLevel.ERROR, options.error),
     ):
         log.enable(level, on)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The rows under their header, with rules; begins and ends with a line break."""
+    rows = [[_printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
+    lines = [rule, _row(header, widths), rule, *(_row(row, widths) for row in rows), rule]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "|".join(["", *(f" {cell.ljust(width)} " for cell, width in zip(cells, widths, strict=True)), ""])
+
+
+def _printable(cell: str) -> str:
+    """``cell`` on one line, whatever a name or a reason may hold."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cell)
+
+
+#: The name under which this distribution logs, beside the core's.

@@ -37,15 +37,14 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
 from repoagent_server.program.auditing import audit_log, note_access_change
 from repoagent_server.program.hosting_services import sagemaker_service, vertex_service
-from repoagent_server.program.logs import configure
+from repoagent_server.program.logs import configure, table
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready_file import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
-from repoagent_server.program.tables import table
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.shared.reserve import Reserve
+from repoagent_server.tls.certificates import CertificateMetrics
 from repoagent_server.tls.files import TlsFiles
-from repoagent_server.tls.metrics import CertificateMetrics
 
 __all__ = ["run"]
 

@@ -6,9 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.certificates import CertificateMetrics, Certificates
 from repoagent_server.tls.files import TlsFiles, earliest_end
-from repoagent_server.tls.metrics import CertificateMetrics
 
 from tests.certificates import Authority, Pair
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from repoagent_server.ui.files import POLICY, static_files
+from repoagent_server.http.ui_routes import POLICY, static_files
 
 from .conftest import Page
 
