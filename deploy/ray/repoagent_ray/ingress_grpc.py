@@ -10,7 +10,7 @@ from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import Given, given_in
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.infer import told_of
+from repoagent_server.grpc.infer import error_for_client
 from repoagent_server.grpc.response import code_for, details
 from repoagent_server.grpc.response_writer import error_message
 from repoagent_server.grpc.service import METHODS, SERVICE
@@ -175,7 +175,7 @@ class IngressGrpc:
         except (ExceptionGroup, asyncio.CancelledError) as fault:
             if _is_being_cancelled():
                 raise  # nothing takes answers any more
-            end = _status(told_of(fault.exceptions[0])) if isinstance(fault, ExceptionGroup) else _GONE
+            end = _status(error_for_client(fault.exceptions[0])) if isinstance(fault, ExceptionGroup) else _GONE
         await answers.put(end)
 
     async def _answer(self, message: bytes, context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]") -> None:
@@ -199,7 +199,7 @@ class IngressGrpc:
         except DecodeError:
             await put(GrpcEnd(grpc.StatusCode.INTERNAL.value[0], _INVALID))
         except Exception as error:
-            await put(_refusal(told_of(error), name, statuses), told_of(error))
+            await put(_refusal(error_for_client(error), name, statuses), error_for_client(error))
         finally:
             line.ends()
 

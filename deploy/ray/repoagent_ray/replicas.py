@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: A replica that ended, or whose answer went with it.
 _ENDED = (RayActorError, ObjectLostError, ReplicaUnavailableError)
-#: What grpcio says of one that ends, where Ray does not translate it.
+#: The codes of grpcio for one that ends, where Ray does not translate it.
 _LOST = (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
 
 

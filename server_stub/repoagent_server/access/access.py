@@ -1,4 +1,4 @@
-"""Who may do what on one server: the rules in force, and whoever wants to hear of what is denied."""
+"""Who may do what on one server: the rules in force, and the observers of denied requests."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ class Denied:
     """A request that was not let in."""
 
     client: str
-    """Its name in the access file; empty where nobody knows who asked."""
+    """Its name in the access file; empty if the client is not known."""
     right: str
     """What it lacks; empty where it has no valid key."""
     model: str
@@ -54,7 +54,7 @@ class Access:
     """
 
     def __init__(self, rules: Rules | None = None) -> None:
-        """Begin with ``rules``; without any nobody may do anything."""
+        """Begin with ``rules``; without them every request is denied."""
         self._rules: Rules = rules or Rules()
         self._observers: list[Observer] = []
         self._lock: Final = threading.Lock()
@@ -119,7 +119,7 @@ class Access:
         """Check that ``caller`` has what an operation needs. ``model``: the one that the request names, if any.
 
         Raises:
-            NotPermittedError: it lacks a right; or nobody has stated what the operation needs.
+            NotPermittedError: it lacks a right; or it is not stated what the operation needs.
         """
         if need is None:
             raise NotPermittedError("this operation is not open to clients of the access file", client=caller.name)

@@ -138,7 +138,7 @@ class AccessFile:
         self._report(failure)
 
     def _log(self, event: str) -> None:
-        """A file without clients is one: it lets nobody in. It may also be one that a full disk emptied."""
+        """A file without clients is valid: it denies every request. It may also be one that a full disk emptied."""
         rules = self.access.rules
         level, more = (logging.INFO, "") if rules.clients else (logging.WARNING, ", so every key is refused")
         logger.log(level, "the access file '%s' %s: %s%s", self._path, event, count_of_clients(rules), more)

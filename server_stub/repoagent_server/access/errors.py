@@ -43,7 +43,7 @@ class AccessError(RepoAgentError):
     def __init__(self, message: str, *, client: str = "", right: str = "", model: str = "") -> None:
         super().__init__(message)
         self.client = client
-        """Empty where nobody knows who asks."""
+        """Empty if the client is not known."""
         self.right = right
         self.model = model
         """As the client wrote it, shortened; empty where no model is named."""

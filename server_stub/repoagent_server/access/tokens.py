@@ -49,7 +49,7 @@ def read_token(token: bytes, issuers: Mapping[str, TokenIssuer]) -> tuple[Mappin
     """The claims of a valid token of one of ``issuers`` (by their claim ``iss``), and when it ends.
 
     Raises:
-        NotAuthenticatedError: it is not valid. What is wrong with one that nobody signed stays in the log.
+        NotAuthenticatedError: it is not valid. What is wrong with an unsigned one stays in the log.
     """
     try:
         return _read(token.decode("ascii"), issuers)

@@ -40,7 +40,7 @@ def complaint(kind: str) -> str:
 
 
 def find(value: object, name: str) -> Any:
-    """The member ``name`` of ``value``, or MISSING if ``value`` is no object or has no such member."""
+    """The member ``name`` of ``value``, or MISSING if ``value`` is not an object or has no such member."""
     return value.get(name, MISSING) if type(value) is dict else MISSING
 
 
@@ -74,7 +74,7 @@ def as_unsigned(value: object, prefix: str = "") -> int:
 
 
 def string_field(value: object, name: str) -> str:
-    """The string member ``name``; the error says that it could not be parsed, and why."""
+    """The string member ``name``; the error states that it could not be parsed, and why."""
     found = find(value, name)
     if type(found) is str:
         return found
@@ -82,7 +82,7 @@ def string_field(value: object, name: str) -> str:
 
 
 def array_field(value: object, name: str) -> list[Any]:
-    """The array member ``name``; the error says that it could not be parsed, and why."""
+    """The array member ``name``; the error states that it could not be parsed, and why."""
     found = find(value, name)
     if type(found) is list:
         return found

@@ -234,7 +234,7 @@ def _binary_size(data: object, parameters: Any) -> object:
     """The ``binary_data_size`` of an input, MISSING if its values are elsewhere.
 
     Raises:
-        InvalidArgumentError: it has no values, or says twice where they are.
+        InvalidArgumentError: it has no values, or names two places for them.
     """
     size = find(parameters, "binary_data_size")
     region = find(parameters, "shared_memory_region")

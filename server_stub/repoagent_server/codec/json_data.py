@@ -36,7 +36,7 @@ def array_from_json(
     """Make the array of input ``name``: ``count`` values of type ``info`` in ``data``, shaped as ``shape``.
 
     ``may_hold_booleans`` False promises that none of the values is one. A flat list of numbers need not be looked
-    through then: the packing refuses all that is no number, except booleans.
+    through then: the packing refuses all but numbers and booleans.
 
     Raises:
         InvalidArgumentError: the type has no JSON form, a value is out of its range, or lists are nested more than
@@ -156,7 +156,7 @@ _WHERE: Final = "Unable to parse 'data': "
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of one kind come: as which Python types, how to say that one does not, how to make an array.
+    """How values of one kind come: as which Python types, the error for one that does not, how to make an array.
 
     ``usual`` is the one of the types that nearly all values have.
     """

@@ -57,7 +57,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     """Parse one JSON document.
 
     Raises:
-        InternalError: it is none; the text says what is wrong and at which byte.
+        InternalError: it is none; the message states what is wrong and at which byte.
         InvalidArgumentError: it is nested so deeply that it cannot be read.
     """
     try:

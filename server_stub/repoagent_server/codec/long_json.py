@@ -1,8 +1,8 @@
 """Long JSON documents, read piece by piece.
 
 A parser written in C holds the interpreter until it is done, and for 40 MB that is most of a second in which no one
-else is answered. Here the frame of a document (objects, names, single values) is read by itself and may have so many
-members and no more; long arrays of values go to the parser in windows, each cut at a comma, and long texts likewise.
+else is answered. Here the frame of a document (objects, names, single values) is read by itself, up to a number of
+members. Long arrays of values go to the parser in windows, each cut at a comma, and long texts likewise.
 """
 
 import re

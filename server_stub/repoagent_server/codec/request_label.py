@@ -41,14 +41,14 @@ class RequestLabel:
         return InvalidArgumentError(f"[request id: {self.request_id or '<id_unknown>'}] {text}")
 
     def wrong_count(self, name: str, expected: int, found: int) -> InvalidArgumentError:
-        """BYTES input ``name`` has ``found`` elements where its shape says ``expected``."""
+        """BYTES input ``name`` has ``found`` elements where its shape has ``expected``."""
         where = f"inference input '{name}' for model '{self.model}'"
         if found < expected:
             return self.error(f"expected {expected} string elements for {where}, got {found}")
         return self.error(f"unexpected number of string elements {expected + 1} for {where}, expecting {expected}")
 
     def wrong_size(self, name: str, expected: int, found: int) -> InvalidArgumentError:
-        """Input ``name`` has ``found`` bytes where its type and shape say ``expected``."""
+        """Input ``name`` has ``found`` bytes where its type and shape need ``expected``."""
         return self.error(
             f"input byte size mismatch for input '{name}' for model '{self.model}'. Expected {expected}, got {found}"
         )

@@ -28,7 +28,7 @@ _LONG: Final = range(1 << 8, 1 << 18)
 """Bytes of text with which simdjson is quicker; its parser keeps a multiple of them."""
 _DOUBLE: Final = np.dtype(np.float64)
 _REFUSALS: Final = (ValueError, TypeError, RuntimeError)
-"""What simdjson raises: the text is no JSON, there is something else than a number, a number is too large for it."""
+"""What simdjson raises: the text is not valid JSON, a value is not a number, or a number is too large for it."""
 
 
 class FloatParser(Protocol):

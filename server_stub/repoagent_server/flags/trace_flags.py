@@ -94,7 +94,7 @@ def trace_settings(pairs: Sequence[BackendSetting]) -> TraceSettings:
             levels.append(_level(value))
         elif name != "trace_mode":
             values[name] = value
-    if "OFF" in levels:  # said once, it is meant, whatever stands beside it
+    if "OFF" in levels:  # given once, it overrides the levels beside it
         levels = ["OFF"]
     try:
         start = TraceSettings(mode=chosen[-1] if chosen else "triton", spans=_span_settings(of_spans))

@@ -35,7 +35,7 @@ class CallAccess:
         self._needs = {f"/{service}/{name}": need for name, need in NEEDS.items()}
 
     def need(self, method: str) -> Need | None:
-        """What the method with this path needs; None if nobody has stated that."""
+        """What the method with this path needs; None if that is not stated."""
         need = self._needs.get(method)
         if need is not None:
             return need
@@ -46,10 +46,14 @@ class CallAccess:
     def begin(
         self, method: str, given: Callable[[], Given], known: Caller | None = None, *, address: str, request: str
     ) -> Caller | None:
-        """Who calls, for a call whose headers are there; None where nobody needs a key.
+        """Who calls, for a call whose headers are there; None if no key is needed.
 
-        ``given``: what the headers and the connection show. ``known``: who the caller was the last time that these
-        headers came on this connection. ``address`` and ``request``: where that comes from, and the ``x-request-id``.
+        Args:
+            method: Its path.
+            given: Returns what the headers and the connection show.
+            known: The caller of the call before with the same headers on this connection.
+            address: That of the client.
+            request: Its ``x-request-id``.
 
         Raises:
             AccessError: it is no client, or lacks the right whatever the message is.

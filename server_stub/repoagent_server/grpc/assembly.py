@@ -66,7 +66,7 @@ def assemble(
         access: Who may do what; None lets everybody do everything.
         in_flight: Counts the calls.
         request_log: Gets a line for each inference request.
-        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` says.
+        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` allow.
         join: What makes one message of the parts of an inference response; None leaves that to the transport.
     """
     in_flight = in_flight or InFlight()

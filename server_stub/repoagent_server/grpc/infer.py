@@ -28,7 +28,7 @@ from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["InferCalls", "OneAnswer", "Received", "read", "read_long", "receive", "status_of", "told_of"]
+__all__ = ["InferCalls", "OneAnswer", "Received", "error_for_client", "read", "read_long", "receive", "status_of"]
 
 logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
@@ -195,7 +195,7 @@ def read(
     """What a message of ``caller`` asks for; ``raw``: its raw tensors, where they are not in it.
 
     Raises:
-        RepoAgentError: there is something wrong with it, or the caller may not infer with the model, which is said
+        RepoAgentError: there is something wrong with it, or the caller may not infer with the model, which is reported
             before anything else about the model.
     """
     inference.admit(caller, message.model_name)
@@ -237,7 +237,7 @@ class OneAnswer(Answer):
         self._is_settled = False
 
     def settled(self, response: InferResponse) -> None:
-        """Take what there is to say, once that is certain; an error if there was not exactly one response."""
+        """Take the answer once it is certain; an error if there was not exactly one response."""
         raise NotImplementedError
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
@@ -285,8 +285,8 @@ def _several(first: InferResponse | None = None) -> InferResponse:
     return InferResponse(model, version, error=UnsupportedError(_DECOUPLED))
 
 
-def told_of(error: Exception) -> RepoAgentError:
-    """What a client is told of ``error``: a fault of ours is logged, and must not leave it without an answer."""
+def error_for_client(error: Exception) -> RepoAgentError:
+    """The error that a client gets for ``error``. A fault of ours is logged, and answered like any other."""
     if isinstance(error, RepoAgentError):
         return error
     logger.error("an inference request over gRPC failed: %s", error, exc_info=error)
@@ -295,5 +295,5 @@ def told_of(error: Exception) -> RepoAgentError:
 
 def status_of(error: Exception) -> tuple[Any, str]:
     """The status of grpc that stands for ``error``, and its text."""
-    known = told_of(error)
+    known = error_for_client(error)
     return code_for(known), client_text(known)

@@ -12,7 +12,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.infer import InferCalls, read_long, status_of, told_of
+from repoagent_server.grpc.infer import InferCalls, error_for_client, read_long, status_of
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import code_for, details
 from repoagent_server.grpc.response_writer import error_message, response_message
@@ -188,7 +188,7 @@ class InferStream:
         self.put(error_message(error, request_id), error)
 
     def put(self, message: bytes, error: RepoAgentError | None = None) -> None:
-        """Send ``message``, or what it says as the status that ends the stream, if the client wants errors so."""
+        """Send ``message``, or its error as the status that ends the stream, if the client wants errors so."""
         if self.overrun.done() or self.failure is not None or self.fault is not None:
             return
         if error is not None and self._errors_are_statuses:
@@ -207,7 +207,7 @@ class InferStream:
             self._room.clear()
 
     def finished(self, request: InferRequest) -> None:
-        if self._running.pop(request, False) is None:  # the first time that this is said of it
+        if self._running.pop(request, False) is None:  # the first report of its end
             self._streams.in_flight.finished()
         self._end_if_done()
 
@@ -215,7 +215,7 @@ class InferStream:
         try:
             decoded = await read_long(self._streams.inference, data, self._streams.long, self._call.client)
         except Exception as error:
-            self._refuse(told_of(error), "")
+            self._refuse(error_for_client(error), "")
             return
         self._start(decoded)
 
@@ -224,7 +224,7 @@ class InferStream:
         try:
             decoded = self._streams.calls.read(message, self._call.client)
         except Exception as error:
-            self._refuse(told_of(error), pb.ModelInferRequest.FromString(message).id)
+            self._refuse(error_for_client(error), pb.ModelInferRequest.FromString(message).id)
             return
         self._start(decoded)
 
@@ -234,14 +234,14 @@ class InferStream:
         try:
             request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.requested)
         except Exception as error:
-            self._refuse(told_of(error), decoded.asked.id)
+            self._refuse(error_for_client(error), decoded.asked.id)
             return
         self._running[request] = None
         self._streams.in_flight.started()
         try:
             inference.submit(request)
         except Exception as error:
-            self._refuse(told_of(error), request.asked.id)
+            self._refuse(error_for_client(error), request.asked.id)
             self.finished(request)
         sender.accepted = True
 
@@ -274,7 +274,7 @@ class StreamSender(Answer):
             try:
                 message = self._message(response, final)
             except Exception as fault:
-                error = told_of(fault)
+                error = error_for_client(fault)
                 message = self._failure(error, final)
             self._put(message, error)
         if final:

@@ -267,7 +267,7 @@ _RANGE = ("shared_memory_offset", "shared_memory_byte_size")
 
 
 def _span(tensor: str, parameters: Mapping[str, pb.InferParameter], regions: Regions) -> Span | None:
-    """Where ``tensor`` lies in shared memory, None if its parameters do not say that it does.
+    """Where ``tensor`` lies in shared memory, None if no parameter places it there.
 
     Raises:
         InvalidArgumentError: they are incomplete or of the wrong type, or the place lies outside of the region.

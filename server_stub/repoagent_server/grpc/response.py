@@ -90,7 +90,7 @@ _CUT: Final = " ... (cut)"
 
 
 def details(message: str) -> str:
-    """``message``, without its end if it is so long that the client would be told of that instead of the error."""
+    """``message``, without its end if it is so long that the client would get an error about its length instead."""
     if len(message) <= _SURELY_SHORT:
         return message
     size = 0

@@ -1,4 +1,4 @@
-"""Good responses as bytes. What says the same in every response of a model is made once, tensors are copied once.
+"""Good responses as bytes. What is the same in every response of a model is made once, tensors are copied once.
 
 The library's messages copy a tensor three times: with 1 MiB in and out a request costs the server 18 % more, with 2 KiB
 as much as here (benchmarks/fast_paths.py).
@@ -70,7 +70,7 @@ class ResponseWriter:
         return pieces
 
     def _learn(self, key: tuple[object, ...], response: InferResponse) -> tuple[bytes, ...]:
-        """What stands before each tensor: first all that is no tensor, then the length of each."""
+        """What precedes each tensor: first all other fields, then the length of each."""
         message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
         for name, tensor in response.outputs.items():
             message.outputs.add(name=name, datatype=tensor.data_type.name, shape=tensor.array.shape)
@@ -119,7 +119,7 @@ def response_message(parts: list[Buffer], final: bool) -> bytes:
 
 
 def error_message(error: RepoAgentError, request_id: str, model: str | None = None, final: bool = False) -> bytes:
-    """As Triton's: only of a request that was let in, here one with a ``model``, is there more to say than its id."""
+    """As Triton's. Only for a request that was let in, here one with a ``model``, it has more than the id."""
     message = pb.ModelStreamInferResponse(error_message=client_text(error))
     message.infer_response.id = request_id
     if model is not None:

@@ -160,7 +160,7 @@ def _name_in(message: Any) -> str:
 
 
 def _nothing(_: Any) -> None:
-    """Of an operation for which the name says everything."""
+    """For an operation that needs only the name."""
 
 
 def _wants_ready(message: pb.RepositoryIndexRequest) -> bool:

@@ -59,7 +59,7 @@ def classify(name: str, tensor: Tensor, count: int, classes: OutputClasses) -> T
 
 
 def _descending(rows: Array) -> Array:
-    """The order of each row: largest first, of equal ones the first, what is no number last."""
+    """The order of each row: largest first, of equal ones the first, NaN last."""
     if rows.dtype.kind == "f":
         rows = np.where(np.isnan(rows), -np.inf, rows)
     # Sorting from the other end keeps equal values in their order. (Negating would not do: unsigned types, INT64's

@@ -31,7 +31,7 @@ class Restriction:
     value: bytes = field(repr=False)
 
     def admits(self, given: bytes | None) -> bool:
-        """Whether the header has the value. How long this takes says nothing about what the value is."""
+        """Whether the header has the value. The time that this takes does not depend on the value."""
         return given is not None and hmac.compare_digest(given, self.value)
 
 

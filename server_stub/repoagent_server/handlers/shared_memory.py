@@ -51,7 +51,7 @@ class Regions:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """What the server's metadata say about it."""
+        """The extensions that the server's metadata list."""
         return ("system_shared_memory",) if self._allowed else ()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -128,7 +128,7 @@ class Regions:
         return Span(region, offset, byte_size)
 
     def register_cuda(self, name: str) -> None:
-        """Always refused, with what Triton says where it cannot open a handle.
+        """Always refused, with Triton's error for a handle that it cannot open.
 
         Raises:
             UnsupportedError: the operator has not allowed shared memory.

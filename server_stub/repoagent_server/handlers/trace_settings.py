@@ -13,7 +13,7 @@ __all__ = ["TraceChanges", "check_model", "update_traces"]
 TraceChanges: TypeAlias = Mapping[str, str | Sequence[str] | None]
 """Setting -> its new value as a text, the levels as a list; None takes a change back. What is not known is left out."""
 
-#: The settings that are numbers: the values that they can have, and those that Triton says they can have.
+#: The settings that are numbers: the values that they can have, which Triton's errors name.
 _NUMBERS: Final[Mapping[str, range]] = {
     "trace_rate": range(2**32),
     "trace_count": range(-1, 2**31),

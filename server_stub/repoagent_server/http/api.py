@@ -77,7 +77,7 @@ def api_service(
         ui: Whether there is a page for people, at ``/ui``.
         explicit: Whether that page offers to load and unload models.
         denials: Counts and records what is refused for its headers; None records it in the core's audit log.
-        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` says.
+        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` allow.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:

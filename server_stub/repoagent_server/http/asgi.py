@@ -29,7 +29,7 @@ class AsgiApp:
     """Serves HTTP on the event loop on which it is called.
 
     Call :meth:`close` when it is no longer needed, or use it as a context manager: an application that it is mounted
-    in does not tell it of its own end.
+    in does not report its own end.
     """
 
     def __init__(

@@ -162,6 +162,6 @@ class LargeBody(asyncio.BufferedProtocol):
 
 
 def json_length(frame: Frame) -> int:
-    """How many bytes the JSON has; 0 where the header makes no sense, which the route will say."""
+    """How many bytes the JSON has; 0 where the header makes no sense, which the route reports."""
     text = frame.json_length or b""
     return int(text) if text.isdigit() and len(text) <= _DIGITS else 0

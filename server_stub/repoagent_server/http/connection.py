@@ -28,8 +28,8 @@ _LINGER_SECONDS: Final = 10.0
 _UNWRITTEN: Final = 64
 """Answers that may wait to be written on one connection."""
 _PROBE_SECONDS: Final = 1
-"""A client that has stopped sending gets its answer, or a sign that it is under way, to which a closed socket objects;
-without one, the client's system objects to probes once it has forgotten the socket, after a minute."""
+"""A client that has stopped sending gets its answer, or a sign that it is under way, which a closed socket refuses.
+Without a sign, the client's system refuses probes once it has forgotten the socket, after a minute."""
 _TCP_CLOSE: Final = 7
 _UNFINISHED: Final = (Reading.HEAD, Reading.BODY, Reading.SKIPPED)
 
@@ -362,8 +362,10 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close_if_stalled(self) -> None:
-        """End it if, since the last call, nothing more has come of a request that has begun (or little, and others need
-        its room), or of the first one, or nothing of an answer that waits has been read (or little, likewise)."""
+        """End it if a request or an answer stalls.
+
+        Since the last call, nothing more has come of the first request or one that has begun. Or nothing has been read
+        of an answer that waits. If others need its memory, little counts as nothing."""
         progress = self._progress + (self._large.filled if self._large is not None else 0)
         lags = self._large.lags() if self._large is not None else self._reader.lags()
         silent = progress == self._last_progress

@@ -68,8 +68,8 @@ _counting: Final = Lock()
 class Connections:
     """Belongs to one event loop.
 
-    Answers are written when all requests that came together have been handled, not one by one: the first write wakes
-    the client's process up, which may cost more than a small model, and the others then find it awake.
+    Answers are written when all requests that came together have been handled, not one by one. The first write wakes
+    the client's process up, which may cost more than a small model; the others then find it awake.
 
     Connections are as many as the process may have descriptors, less a part. Then a new one ends an older one: of the
     port that has the most, the one that has been silent for longest.

@@ -117,7 +117,7 @@ class GenerateRoutes:
 
 
 class _Once(Answer):
-    """The answer of ``generate``: what the only response says."""
+    """The answer of ``generate``: the content of the only response."""
 
     def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None) -> None:
         super().__init__(mailbox)

@@ -57,12 +57,12 @@ def ignore_new(listener: socket.socket) -> bool:
     """Leave it to other sockets on the same port to accept connections; False where the system does not support that.
 
     The kernel deals new connections out to all sockets that share a port and resets those that a socket has got when
-    that one is closed. From now on the listener does not answer the first segment of a new one: the client sends it
+    that one is closed. From now on the listener does not answer the first segment of a new one. The client sends it
     again a second later, and by then it goes to a socket that is still there. Handshakes that have begun are completed.
 
-    A rolling restart behind ``--reuse-http-port`` promises that no client sees an error, and this keeps the promise: of
-    clients that open a connection per request, 18 of 708,000 requests were lost over 110 restarts without it, and none
-    with it (``benchmarks/rolling_restart.py``, 22 November 2026). That second is the price for connections in the
+    A rolling restart behind ``--reuse-http-port`` promises that no client sees an error, and this keeps the promise.
+    Of clients that open a connection per request, 18 of 708,000 requests were lost over 110 restarts without it, and
+    none with it (``benchmarks/rolling_restart.py``, 22 November 2026). That second is the price for connections in the
     last tenth of a second of the old server.
     """
     program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))

@@ -25,7 +25,7 @@ def load_report(form: bytes | None) -> list[Header]:
     """The header with the report in ``form``: ``text`` or ``json``; empty for any other.
 
     The numbers come from the gauges ``nv_trt_llm_kv_cache_block_metrics`` that a model makes; without them there is
-    nothing to tell.
+    no report.
     """
     if form not in (b"text", b"json"):
         return []

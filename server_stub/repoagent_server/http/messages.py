@@ -50,7 +50,7 @@ STATUS_OF: Final[dict[ErrorCode, int]] = {
 
 @dataclass(slots=True)
 class Frame:
-    """What the headers say about the body, and about that of the answer."""
+    """The headers that are about the body, and about that of the answer."""
 
     length: int = 0
     """Of the body, if it is announced."""
@@ -72,7 +72,7 @@ class Frame:
     request_id: bytes | None = None
     """The value of X-Request-Id, as sent, if it is valid."""
     fault: tuple[str, int] | None = None
-    """Why the request cannot be answered, and the status that says so."""
+    """Why the request cannot be answered, and the status of the answer."""
 
 
 @dataclass(slots=True)
@@ -97,12 +97,12 @@ class Request:
 
     @property
     def caller(self) -> Caller | None:
-        """Who asks; None without access control, and where nobody needs a key."""
+        """Who asks; None without access control, and where no key is needed."""
         return self.frame.caller
 
     @property
     def id(self) -> str:
-        """What the client calls it (X-Request-Id), "" if it does not say."""
+        """What the client calls it (X-Request-Id), "" if it does not name it."""
         request_id = self.frame.request_id
         return "" if request_id is None else request_id.decode("ascii")
 

@@ -1,8 +1,8 @@
 """Who may ask through a browser: the names that a server answers to, and the pages whose requests change something.
 
 A page of any site makes the browser that shows it send requests to this machine, and a site whose name resolves to
-127.0.0.1 (DNS rebinding) even reads the answers. A browser says in ``Host`` which name it was given, and in ``Origin``
-and ``Sec-Fetch-Site`` whose page asks; no page can change these.
+127.0.0.1 (DNS rebinding) even reads the answers. A browser sends in ``Host`` the name that it was given, and in
+``Origin`` and ``Sec-Fetch-Site`` whose page asks; no page can change these.
 """
 
 import ipaddress
@@ -28,10 +28,10 @@ _SHOWN: Final = 100
 class Origins:
     """Decides about requests by the headers that browsers set.
 
-    On a loopback address ``Host`` must be a name of this machine, an address, or one of ``names``; elsewhere the names
-    of a server are its operator's business, and are compared once ``names`` has some. A request that is not a mere
-    question and comes from a page of another site is refused, inference elsewhere than on loopback excepted. ``*``
-    among the names turns all of it off.
+    On a loopback address ``Host`` must be a name of this machine, an address, or one of ``names``. Elsewhere the
+    operator chooses the names of a server: they are compared once ``names`` has some. A request that changes something
+    is refused if a page of another site sends it. Inference is refused so on loopback only. ``*`` among the names
+    turns all of it off.
     """
 
     def __init__(self, address: str, names: Sequence[str] = ()) -> None:

@@ -41,7 +41,7 @@ class Reading(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A head that was parsed before, as it came, and what it said."""
+    """A head that was parsed before, as it came, and its meaning."""
 
     head: bytes
     size: int

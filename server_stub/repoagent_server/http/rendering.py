@@ -24,8 +24,8 @@ def render(
 ) -> list[Buffer]:
     """The head and the body of ``response``, as pieces to be written one after another.
 
-    ``close`` says that the connection ends after it; ``announce_keep_alive``, to an HTTP/1.0 client, that it does not;
-    ``bodiless`` leaves the body out (an answer to HEAD). ``request_id`` is the client's, which goes back to it.
+    With ``close`` the connection ends after it. With ``announce_keep_alive`` an HTTP/1.0 client learns that it stays.
+    An answer to HEAD is ``bodiless``. The client's ``request_id`` goes back to it.
     """
     connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""
     head = _head(

@@ -55,7 +55,7 @@ class Route:
     while_stopping: bool = True
     """Whether it is still served when the server is going down."""
     needs: Need | None = None
-    """What a client needs where access is controlled; without a word of it nobody is let in."""
+    """What a client needs where access is controlled; without it every client is refused."""
     api: Api | None = None
     """What it belongs to when parts of the API are restricted."""
     guard: Guard | None = None
@@ -68,7 +68,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A route, and what its path said."""
+    """A route, and the parts of its path."""
 
     route: Route
     params: Params = field(default_factory=dict)

@@ -80,7 +80,7 @@ def _asks(operations: Operations, params: Params) -> bool:
 
 
 def _nothing(_: Request, __: Params) -> None:
-    """Of an operation for which the path says everything."""
+    """For an operation that needs only the path."""
 
 
 def _written(result: object, _: Request, __: Params) -> Response:
@@ -104,7 +104,7 @@ def _status(document: dict[str, Any], good: bool, request: Request) -> Response:
     """A status without a body, as Triton's, which shell probes rely on.
 
     With one for who asks for JSON, or takes compressed answers: a library, not a probe. KServe's client, which reads
-    the body, does not say what it accepts.
+    the body, does not send what it accepts.
     """
     wants_json = JSON in (request.header(b"accept") or b"").lower() or b"gzip" in (request.frame.accepts or b"")
     status = 200 if good else 400

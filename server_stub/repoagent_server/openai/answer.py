@@ -134,7 +134,7 @@ class Answer:
         if final:
             self._open -= 1
             for choice in self._choices[prompt * self._count : (prompt + 1) * self._count]:
-                if choice.reason is None:  # A model that says nothing of how its texts end.
+                if choice.reason is None:  # A model that does not report how its texts end.
                     events += self._add(choice, Piece(0, "", "stop"))
         written = b"".join(self._event([event]) for event in events)
         return written + self._end() if self._stream and not self._open else written

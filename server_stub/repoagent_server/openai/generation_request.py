@@ -28,11 +28,11 @@ class GenerationRequest:
     """JSON: further values for the chat template."""
     max_tokens: int | None = None
     usual_tokens: int | None = None
-    """As many, if the request says nothing of it and the model can be told."""
+    """As many, if the request does not limit them and the model has an input for it."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Values by the names of the request's fields, which are those of vLLM's sampling parameters."""
     seed: int | None = None
-    """One that nobody asked for, so that two requests differ."""
+    """Chosen here, not by the client, so that two requests differ."""
     guide: Guide | None = None
     adapter: int | None = None
     """The number under which the model keeps it."""

@@ -70,7 +70,7 @@ def read_sampling(fields: Fields) -> Sampling:
     found["n"] = count if count > 1 else None
     values = {name: value for name, value in found.items() if value is not None}
     if values.get("top_p") == 0:
-        values["top_k"] = 1  # OpenAI's way to say: the likeliest
+        values["top_k"] = 1  # what OpenAI means: the likeliest token
         del values["top_p"]
     stream = fields.truth("stream")
     fields.refuse("service_tier", _SERVICE, "auto", "default")

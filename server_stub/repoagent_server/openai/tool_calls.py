@@ -1,7 +1,12 @@
 """Calls of functions in the text of a model, found as it grows.
 
-Three forms are known, which cover the templates of most models: ``<tool_call>{...}</tool_call>`` anywhere in the text
-(Hermes, Qwen), an object at its beginning (Llama 3), and an array of objects there (Mistral, Granite). An object has
+Three forms are known, which cover the templates of most models:
+
+* ``<tool_call>{...}</tool_call>`` anywhere in the text (Hermes, Qwen),
+* an object at its beginning (Llama 3),
+* an array of objects there (Mistral, Granite).
+
+ An object has
 ``name`` and ``arguments`` or ``parameters``. What turns out to be none of them is text.
 """
 

@@ -1,4 +1,4 @@
-"""What is logged while ``repoagent serve`` runs, as its flags say; clients may change it by the logging extension."""
+"""What is logged while ``repoagent serve`` runs, by its flags; clients may change it through the logging extension."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _LOGGERS: Final = ("repoagent", LOGGER)
 
 @contextmanager
 def configure(options: LogOptions, line: ProgressLine | None = None) -> Iterator[None]:
-    """Send what the project logs to the place that ``options`` say, as long as the block lasts; above ``line``."""
+    """Send what the project logs to the place that ``options`` name, as long as the block lasts; above ``line``."""
     log = server_log()
     _set(log, options)
     if line is not None:

@@ -185,7 +185,7 @@ class ServeOptions:
         metavar="FILE",
     )
     notes: tuple[str, ...] = ()
-    """What to say of the command line in the log."""
+    """Log lines about the command line."""
     warnings: tuple[str, ...] = ()
     """The same as warnings."""
 
@@ -238,8 +238,8 @@ class ServeOptions:
 def open_ports(options: ServeOptions) -> list[str]:
     """Why the server must not start unless the operator accepts it; a line for each such port, none if all is well.
 
-    A port is open if other machines reach it, clients may load and unload through it, and need nothing for that:
-    neither a key (``--access``) nor a certificate nor the header of a restricted repository.
+    A port is open if other machines reach it and clients may load and unload through it without a credential. That is
+    a key (``--access``), a certificate, or the header of a restricted repository.
     """
     if options.access is not None or options.model_control_mode.lower() != "explicit":
         return []

@@ -130,8 +130,8 @@ def run(options: ServeOptions) -> int:
 
 @contextmanager
 def _of_this_server() -> Iterator[None]:
-    """What code of models and agents in this process finds: no command line, for this one is not theirs, and an
-    environment by which what they start ends with the server."""
+    """Code of models and agents in this process finds no command line, for this one is not theirs. It finds an
+    environment by which what it starts ends with the server."""
     ours, sys.argv = sys.argv, [""]
     try:
         with marked():

@@ -77,7 +77,7 @@ class StopRequest:
 
 @contextmanager
 def stop_signals(prefix: bytes = b"") -> Iterator[StopRequest]:
-    """Catch both signals inside the block; call it on the main thread. ``prefix`` goes before what is said of one."""
+    """Catch both signals inside the block; call it on the main thread. ``prefix`` precedes each message about one."""
     request = StopRequest(prefix)
     written_before = signal.set_wakeup_fd(request.fileno(), warn_on_full_buffer=False)
     before = {number: signal.signal(number, request.handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -14,11 +14,12 @@ _SHAKING: Final = 4
 class Pools:
     """Five pools, so that calls that wait for an agent or a model never keep others from their turn.
 
-    ``work`` is for what takes as long as it takes to compute: an index, a compressed body, the metrics. ``waits`` is
-    for loads and unloads, which go on until the agents, the backend and the last request are done: each has a thread,
-    or loads that hang would keep waiting the very unload that is to cancel them. ``long`` is one thread, on which large
-    requests are read and large answers written, one after another. ``asks`` is for models that are asked whether they
-    are ready. ``handshakes`` computes those of TLS: a front end takes at most half of the processors for them.
+    * ``work`` computes: an index, a compressed body, the metrics.
+    * ``waits`` is for loads and unloads, which go on until the agents, the backend and the last request are done. Each
+      has a thread: loads that hang must not block the unload that is to cancel them.
+    * ``long`` is one thread, on which large requests are read and large answers written, one after another.
+    * ``asks`` is for models that are asked whether they are ready.
+    * ``handshakes`` computes those of TLS: a front end takes at most half of the processors for them.
     """
 
     def __init__(self, name: str, *, workers: int = _WORKERS, waiters: int = _WAITERS) -> None:

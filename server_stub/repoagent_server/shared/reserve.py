@@ -1,7 +1,7 @@
 """The memory that a server holds for its clients, over all protocols: one reserve, of which every message takes.
 
-What counts are requests that are not all there, what comes of decompressing them, long requests until the last tensor
-that is a view of them is gone, and answers that clients have not taken.
+These count: requests that are not complete, and decompressed ones. Long requests, until the last tensor that is a view
+of them is gone. Answers that clients have not taken.
 """
 
 import mmap
@@ -192,7 +192,7 @@ class Hold:
     def lags(self, filled: int | None = None) -> bool:
         """Whether, since the last call, there was no room for another, and this has grown by less than a sixteenth.
 
-        A request of which a byte comes now and then would keep its room for ever. ``filled`` is how much of what is
+        A request of which a byte comes now and then would keep its memory forever. ``filled`` is how much of what is
         held has come, all of it by default.
         """
         size, refused = self._seen
@@ -254,8 +254,8 @@ class Uptake:
         """Whether, since the last call, there was no room for another, and the client has taken less than a sixteenth
         of what was unread then.
 
-        One that takes a byte now and then would keep its answer in memory forever. ``taken``: how many bytes it has
-        taken in all; ``unread``: how many of its answers are in memory.
+        One that takes a byte now and then would keep its answer in memory forever. It has ``taken`` so many bytes in
+        all; so many of its answers are in memory and ``unread``.
         """
         before, waited, turned_away = self._seen
         self._seen = taken, unread, self._reserve.turned_away

@@ -24,8 +24,8 @@ class Certificates:
     """Files as they were when they were last good. Open connections keep what they began with.
 
     Whatever replaces the files (cert-manager, the kubelet, a person with an editor) may be seen between two of them. So
-    files are read once they have stayed the same from one look to the next, and a set that does not fit together leaves
-    the one before it in place.
+    files are read once two looks in a row find the same ones. A set that does not fit together leaves the one before it
+    in place.
     """
 
     def __init__(self, files: TlsFiles) -> None:

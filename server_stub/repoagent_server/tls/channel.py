@@ -249,7 +249,7 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
         return bool(size) and not ended
 
     def _ended(self) -> None:
-        """The client sends no more, which it has said itself."""
+        """The client has announced that it sends no more."""
         if self._protocol is not None:
             self._protocol.eof_received()
         self.close()
@@ -296,7 +296,7 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
             self._say_goodbye(tls)
 
     def _flush(self) -> None:
-        """Write what TLS has to say for itself."""
+        """Write the records of TLS itself."""
         raw = self._raw
         if raw is not None and self._outgoing.pending:
             raw.write(self._outgoing.read())
@@ -326,7 +326,7 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
 
     def _say_goodbye(self, tls: ssl.SSLObject) -> None:
         self._state = _State.DEAF
-        with contextlib.suppress(ssl.SSLError):  # the client has not said goodbye, too, and need not
+        with contextlib.suppress(ssl.SSLError):  # the client need not announce its end, too
             tls.unwrap()
         self._flush()
         if self._closes:

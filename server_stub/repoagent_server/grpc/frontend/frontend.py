@@ -186,8 +186,8 @@ class GrpcFrontend:
         """Let what runs finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled.
 
         The library has a way to wait for running calls, too, and does once all have been answered, so that what has
-        been written gets out. It is not given long: a call that came in the moment in which the library closed is never
-        handed to us and never ends by itself, and a stream that a client holds open has nothing more to bring.
+        been written gets out. It gets little time for that. A call that came in the moment in which the library closed
+        is never handed to us and never ends by itself. A stream that a client holds open has nothing more to bring.
         """
         self.refuse()
         if self._thread.is_alive():

@@ -299,7 +299,7 @@ class Connection:
             self._body(stream, data, start, stop, ended)
 
     def _target(self, number: int, length: int) -> Stream | None:
-        """Whose DATA these are; None if nobody wants them any more. Either way they use up the windows."""
+        """The stream of DATA; None if no one reads it any more. Either way they use up the windows."""
         if not number or self.control.is_idle(number):
             raise ConnectionFault(PROTOCOL_ERROR, "DATA on an idle stream")
         self._received += length

@@ -152,7 +152,7 @@ class Dispatcher:
             raise too_large("Sent message", size, self.max_message)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that nobody waits for."""
+        """Run a coroutine in the background."""
         task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

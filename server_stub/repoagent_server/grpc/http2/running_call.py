@@ -142,7 +142,7 @@ class RunningCall:
         self._taker = taker
 
     def send_now(self, message: bytes) -> bool:
-        """A message that is too large is not sent: :meth:`send` says so."""
+        """A message that is too large is not sent: :meth:`send` reports that."""
         if self._compresses or 0 <= self._dispatcher.max_message < len(message):
             return False
         return self._connection.sender.send_small(self._stream, message)

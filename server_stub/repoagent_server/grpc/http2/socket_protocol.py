@@ -109,7 +109,7 @@ class SocketProtocol(asyncio.Protocol):
         self._reads_on = False
         connection, transport = self.connection, self._transport
         if transport is None or transport.is_closing() or not connection.sender.writable:
-            return  # what a connection leaves behind that has ended is nobody's
+            return  # no one reads what an ended connection leaves behind
         connection.sender.dirty = True
         connection.receive(b"")
         self.flush()
