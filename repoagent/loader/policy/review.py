@@ -63,7 +63,7 @@ def _review_rule(rule: Rule, agents: AgentSource) -> Iterator[str]:
 
 
 def _weaknesses(demand: DemandedAgent, agents: AgentSource) -> tuple[Sequence[str], bool]:
-    """The weak points of the agent's parameters, and whether it judges files; a missing agent is not for this review."""
+    """The weak points of the agent's parameters, and whether it judges files. A missing agent is reported elsewhere."""
     try:
         agent = agents.load(demand.name)
         return list(agent.weaknesses(Parameters(demand.parameters))), agent.guard
