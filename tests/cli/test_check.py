@@ -121,6 +121,7 @@ def test_what_a_server_with_these_flags_would_refuse_is_refused(
 
 
 def test_the_backend_that_the_files_imply_is_the_one_that_the_policy_judges(tmp_path: Path) -> None:
+    """T28: a model without a configuration is judged as well."""
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\nmodels = ["*"]\nbackends = ["tensorrt"]\n')
     result = check(_onnx(tmp_path, None), f"--agent-policy={policy}", f"--workspace-directory={tmp_path / 'work'}")

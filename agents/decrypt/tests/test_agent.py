@@ -173,6 +173,7 @@ def test_a_demanded_agent_takes_no_plain_weights_wherever_they_are(
     encrypt_in_place: Callable[..., None],
     plain: str,
 ) -> None:
+    """T27: also in a model without version directories."""
     root = make_tree({**PUBLIC, "secret.bin": b"x", "01/secret.bin": b"x"})
     for name in ("secret.bin", "01/secret.bin"):
         encrypt_in_place(root / name, identity.recipient)

@@ -1,4 +1,4 @@
-"""Clients that open more connections than a server with few descriptors may have: others are served on every port."""
+"""T23: clients open more connections than a server with few descriptors may have; others are served on every port."""
 
 import http.client
 import resource

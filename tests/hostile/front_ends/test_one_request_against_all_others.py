@@ -13,6 +13,7 @@ import httpx
 import pytest
 from repoagent_server.codec import long_json
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.service import SERVICE
 from repoagent_server.http.connection import HttpConnection
 
 from tests.extent import in_full
@@ -70,6 +71,46 @@ def test_a_short_request_of_too_many_is_refused_by_count_with_the_flag(ways: Any
     assert answer.status_code == 400
     assert f"10001 {kind}" in answer.text
     assert "--limit-request-" in answer.text
+
+
+_TEXTS: Final = 2_000_001
+_LONG: Final = (16 << 20) + 1
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "flag"),
+    [
+        ("infer", b",".join([b'"a"'] * _TEXTS), "--limit-request-texts"),
+        ("infer", b'"%b"' % (b"x" * _LONG), "--limit-json-text-bytes"),
+        ("generate", b'"%b"' % (b"x" * _LONG), "--limit-json-text-bytes"),
+    ],
+    ids=["texts", "a text", "a text to generate of"],
+)
+def test_too_many_texts_and_too_long_ones_are_refused_in_json(ways: Any, path: str, data: bytes, flag: str) -> None:
+    count = _TEXTS if flag == "--limit-request-texts" else 1
+    head = b'{"inputs":[{"name":"INPUT0","datatype":"BYTES","shape":[%d],"data":[' % count
+    body = b'{"INPUT0":%b}' % data if path == "generate" else head + data + b"]}]}"
+    answer = ways.http.post(f"/v2/models/text/{path}", content=body)
+    assert answer.status_code == 400, answer.text
+    assert flag in answer.json()["error"]
+
+
+def test_too_many_texts_are_refused_in_binary_and_over_grpc(ways: Any) -> None:
+    raw = bytes(4 * _TEXTS)
+    tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [_TEXTS], "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    answer = ways.http.post("/v2/models/text/infer", content=head + raw, headers=headers)
+    assert answer.status_code == 400, answer.text
+    assert "--limit-request-texts" in answer.json()["error"]
+    asked = pb.ModelInferRequest(model_name="text", raw_input_contents=[raw])
+    asked.inputs.add(name="INPUT0", datatype="BYTES", shape=[_TEXTS])
+    with grpc.insecure_channel(ways.grpc) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer", pb.ModelInferRequest.SerializeToString, bytes)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(asked, timeout=60)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "--limit-request-texts" in raised.value.details()
 
 
 @pytest.mark.parametrize("path", [_INFER, "/v2/models/numbers/generate"])

@@ -1,4 +1,4 @@
-"""Clients that send what HTTP/2 allows more often than anyone has use for, or announce more than they send.
+"""T22: clients that send what HTTP/2 allows more often than anyone has use for, or announce more than they send.
 
 Memory stays bounded, other clients are served, and nothing of a client's bytes gets into the log.
 """
