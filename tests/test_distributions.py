@@ -137,7 +137,7 @@ def test_the_program_runs_and_finds_every_agent_and_command(installed: Path) -> 
     program = "import sys; from repoagent.cli.main import main; sys.argv[0] = 'repoagent'; main()"
     agents = run(installed, program, "agents", "list")
     for source in SOURCES:
-        if source.parent.name == "agents":
+        if "repoagent.agents" in (source / "pyproject.toml").read_text():
             assert f"\n{source.name} " in f"\n{agents}"
     assert "serve" in run(installed, program, "--help")
 
@@ -176,7 +176,7 @@ def test_an_empty_environment_takes_all_of_them_by_name_with_the_core_as_require
         [str(from_index / "bin" / "repoagent"), "agents", "list"], capture_output=True, text=True, check=True
     )
     for source in SOURCES:
-        if source.parent.name == "agents":
+        if "repoagent.agents" in (source / "pyproject.toml").read_text():
             assert f"\n{source.name} " in f"\n{listed.stdout}"
     code = "import repoagent, repoagent_server; print(repoagent.__file__, repoagent_server.__file__)"
     origin = subprocess.run(

@@ -20,6 +20,7 @@ def test_the_core_and_its_agents_are_installed() -> None:
     assert {
         "repoagent-core",
         "repoagent-server",
+        "repoagent-attest",
         "repoagent-checksum",
         "repoagent-decrypt",
         "repoagent-convert",

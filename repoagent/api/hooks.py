@@ -106,6 +106,12 @@ def register_commands() -> Mapping[str, CommandSpec]:
 
 
 @hookspec
+def register_attestors() -> Mapping[str, str]:
+    """Name -> ``"module:attribute"`` of a factory ``(AttestorOptions) -> Attestor``. *Registration, versionadded 1.*"""
+    return {}
+
+
+@hookspec
 def load_started(event: LoadEvent) -> None:
     """A load of ``event.model`` begins. *Observer, versionadded 1.*"""
 

@@ -58,12 +58,17 @@ class ActionReport:
 
 @dataclass(frozen=True, slots=True)
 class EntryReport:
-    """One entry of the chain. ``index`` counts from 0; ``origin`` is who asked for it: "config" or a policy."""
+    """One entry of the chain. ``index`` counts from 0; ``origin`` is who asked for it: "config" or a policy.
+
+    ``code`` is where the agent's code comes from (``distribution``, ``version``, ``record_sha256``), where a receipt is
+    made of the load.
+    """
 
     index: int
     agent: str
     origin: str
     actions: tuple[ActionReport, ...] = ()
+    code: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for JSON."""
@@ -71,6 +76,7 @@ class EntryReport:
             "index": self.index,
             "agent": self.agent,
             "origin": self.origin,
+            **({"code": dict(self.code)} if self.code else {}),
             "actions": [action.to_dict() for action in self.actions],
         }
 
@@ -78,7 +84,7 @@ class EntryReport:
     def from_dict(cls, values: Mapping[str, Any]) -> "EntryReport":
         """The inverse of :meth:`to_dict`."""
         actions = tuple(ActionReport.from_dict(action) for action in values["actions"])
-        return cls(values["index"], values["agent"], values["origin"], actions)
+        return cls(values["index"], values["agent"], values["origin"], actions, values.get("code", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,10 @@ class LoadReport:
     has taken so far; ``error`` is why it failed.
 
     ``size`` is the bytes of the model's files in its repository, 0 where that is not known.
+
+    ``details`` are for an auditor: when the load ``started``, ``source`` and ``revision`` of the model,
+    ``config_sha256``, ``override_sha256``, ``versions``. With receipts also the ``policy`` and the digest of the
+    ``attestation``.
     """
 
     model: str
@@ -97,6 +107,7 @@ class LoadReport:
     entries: tuple[EntryReport, ...] = ()
     error: str | None = None
     size: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -118,6 +129,7 @@ class LoadReport:
             "seconds": self.seconds,
             "error": self.error,
             "size": self.size,
+            "details": dict(self.details),
             "entries": [entry.to_dict() for entry in self.entries],
         }
 
@@ -126,7 +138,13 @@ class LoadReport:
         """The report that :meth:`to_dict` described, for example one that a server sent."""
         entries = tuple(EntryReport.from_dict(entry) for entry in values["entries"])
         return cls(
-            values["model"], values["outcome"], values["seconds"], entries, values["error"], values.get("size", 0)
+            values["model"],
+            values["outcome"],
+            values["seconds"],
+            entries,
+            values["error"],
+            values.get("size", 0),
+            values.get("details", {}),
         )
 
     def to_json(self) -> str:

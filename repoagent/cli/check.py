@@ -138,6 +138,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
             served = _require_loadable(loader, chain)
             if served and (complete_config or strict):
                 examined = _examine(settings, strict, options.limits, plugins, loader, chain)
+            _attest(chain)
         except RepoAgentError as error:
             if line:
                 line.clear()
@@ -154,6 +155,15 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     require_unload(chain.report)
     if not as_json:
         click.echo(f"{source.name}: ok" if served else f"{source.name}: ok for a command; no server loads it: {_NONE}")
+
+
+def _attest(chain: "LoadedChain") -> None:
+    try:
+        chain.attest(chain.version_dirs)
+    except RepoAgentError as error:
+        chain.fail(error)
+        error.report = chain.report
+        raise
 
 
 def _require_loadable(loader: "Loader", chain: "LoadedChain") -> bool:

@@ -13,6 +13,7 @@ from repoagent.config.suggestions import did_you_mean
 from repoagent.limits import Limits
 
 if TYPE_CHECKING:
+    from repoagent.loader.attesting import AttestSettings
     from repoagent.loader.discovery import AgentRegistry
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "limit_flags",
     "merge_settings",
     "registry_of",
+    "take_attest_settings",
     "take_limits",
 ]
 
@@ -51,6 +53,24 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # generic only since cl
 
 
 PAIR: Final = _Pair()
+
+
+def take_attest_settings(values: dict[str, Any]) -> "AttestSettings | None":
+    """What the flags for receipts ask for; they are taken out of ``values``.
+
+    Raises:
+        click.UsageError: one of them makes no sense without ``--attest-key``.
+    """
+    names = ("key", "directory", "required", "plaintext", "id")
+    key, directory, required, plaintext, verifier = (values.pop(f"attest_{name}") for name in names)
+    if key is None:
+        if directory or required or plaintext or verifier:
+            raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
+        return None
+    from repoagent.loader.attesting import AttestSettings
+
+    named = {"verifier": verifier} if verifier else {}
+    return AttestSettings(key=key, directory=directory, required=required, plaintext=plaintext, **named)
 
 
 def merge_settings(settings: tuple[BackendSetting, ...]) -> dict[str, dict[str, str]]:

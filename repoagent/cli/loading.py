@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from repoagent.cli.flags import agent_flags, limit_flags, take_limits
+from repoagent.cli.flags import agent_flags, limit_flags, take_attest_settings, take_limits
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.progress import progress_line
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
@@ -84,6 +84,11 @@ _FLAGS: Final = (
     click.option("--audit-log", type=_PATH, metavar="FILE", help="Record loads, decisions and uses of keys in FILE."),
     click.option("--audit-required", is_flag=True, help="Refuse the load while the audit log cannot be written."),
     click.option("--audit-key", metavar="REF", help="Key reference for an HMAC on each line of the audit log."),
+    click.option("--attest-key", metavar="REF", help="Key reference; loads leave receipts signed with this key."),
+    click.option("--attest-directory", type=_PATH, help="Where receipts are written."),
+    click.option("--attest-required", is_flag=True, help="Refuse the load while its receipt cannot be made."),
+    click.option("--attest-plaintext", is_flag=True, help="Allow digests of confidential plaintext in receipts."),
+    click.option("--attest-id", metavar="URI", help="The name of this server in receipts."),
 )
 
 
@@ -107,6 +112,7 @@ def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any
         "repository_timeout_seconds": values.pop("repository_timeout"),
         "limits": take_limits(values),
         "audit": audit,
+        "attest": take_attest_settings(values),
     }
 
 

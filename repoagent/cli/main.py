@@ -37,6 +37,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
 # Commands that live in packages of their own: what to install when one is asked for and is not there.
 _PACKAGES: Final[Mapping[str, str]] = {
     "access": "repoagent-server",
+    "attest": "repoagent-attest",
     "bridge": "repoagent-capi",
     "checksum": "repoagent-checksum",
     "decrypt": "repoagent-decrypt",

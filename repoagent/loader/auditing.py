@@ -41,6 +41,11 @@ class LoadAudit:
         if override is not None:
             self._what["override_sha256"] = _sha256(override.SerializeToString(deterministic=True))
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The digests of what the load goes by."""
+        return {name: value for name, value in self._what.items() if name.endswith("_sha256")}
+
     def attest(self, report: LoadReport, versions: Sequence[int] = ()) -> None:
         """The model is about to serve, in ``versions``.
 
@@ -87,6 +92,8 @@ class LoadAudit:
 
     def _ended(self, report: LoadReport) -> Mapping[str, Any]:
         what = self._what | {"milliseconds": round(report.seconds * 1000), "agents": _agents(report)}
+        if "attestation" in report.details:
+            what["attestation"] = report.details["attestation"]
         return what | ({"error": report.error} if report.error else {})
 
 

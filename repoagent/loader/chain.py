@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repoagent.api.actions import Action
+from repoagent.api.attesting import Attestation, AttestedLoad
 from repoagent.api.hooks import LoadEvent
 from repoagent.beneath import walk_beneath
 from repoagent.config import ModelConfig, check
@@ -53,6 +54,10 @@ class LoadedChain:
         self._settled = False
         self._plaintext_may_go = False
         self._unload_started = 0.0
+        self._came: dict[str, str] | None = None
+        self._confidential_from: int | None = None
+        self.attestation: Attestation | None = None
+        """The receipt of the load, where one was made."""
 
     @property
     def name(self) -> str:
@@ -125,6 +130,7 @@ class LoadedChain:
             RepoAgentError: the load must not go on; call :meth:`fail`.
         """
         with self._lock:
+            self._look_at_source()
             for index, planned in enumerate(plan):
                 self._load.check_cancelled()
                 self._load.digests_wanted = index + 1 < len(plan)
@@ -141,6 +147,8 @@ class LoadedChain:
             AuditError: it must not serve, as that cannot be recorded; call :meth:`fail`.
         """
         with self._lock:
+            self._report.note(**self._load.traced({}), **self._load.audit.facts, versions=list(versions))
+            self._make_receipt(passed=True)
             self._load.audit.attest(self.report, versions)
 
     def complete(self) -> None:
@@ -163,6 +171,9 @@ class LoadedChain:
             self._load.settle()
             self._walk(Action.LOAD_FAIL, reversed(self._entries))
             self._report.end("failed", reason_of(error))
+            self._report.note(**self._load.traced({}), **self._load.audit.facts)
+            if not isinstance(error, CancelledError):
+                self._make_receipt(passed=False)
             self._end()
             self._load.audit.failed(self.report, cancelled=isinstance(error, CancelledError))
             self._tell_end("failed")
@@ -233,6 +244,44 @@ class LoadedChain:
             if self._life.state is State.UNLOAD:
                 self.unload_complete()
 
+    def _look_at_source(self) -> None:
+        """Where a receipt is made: what it states of the model as it came is what the agents are given."""
+        attesting = self._load.services.attesting
+        if attesting is not None:
+            self._report.note(policy=dict(attesting.rule(self.name)))
+            self._load.isolate(hashed=True)
+            if not self._load.confidential or attesting.settings.plaintext:
+                self._came = self.digests()
+
+    def _make_receipt(self, *, passed: bool) -> None:
+        """Sign what the load came to, once.
+
+        Raises:
+            UnavailableError: that cannot be done, and a model without a receipt must not serve.
+        """
+        attesting = self._load.services.attesting
+        if attesting is None or self.attestation is not None:
+            return
+        try:
+            if self._came is None:
+                raise UnavailableError(
+                    "no receipt can be made: the model came as plaintext of a confidential load, or was not read "
+                    "(--attest-plaintext allows digests of plaintext)"
+                )
+            trees = {"model": self._came}
+            told = not self._load.confidential or attesting.settings.plaintext
+            if passed and told and self._load.moved and not self.source.is_remote:
+                trees["served"] = self.digests()
+            hidden = None if attesting.settings.plaintext else self._confidential_from
+            load = AttestedLoad(report=self.report, passed=passed, trees=trees, confidential_from=hidden)
+            self.attestation = attesting.attest(load)
+        except RepoAgentError as error:
+            if passed and attesting.settings.required:
+                raise
+            logger.error("model '%s': %s", self.name, error)
+        else:
+            self._report.note(attestation=f"sha256:{self.attestation.digest}")
+
     def _enter(self, index: int, planned: PlannedAgent) -> None:
         try:
             self._load_entry(index, planned)
@@ -242,7 +291,9 @@ class LoadedChain:
             logger.warning("model '%s' is loaded all the same, as its policy only warns: %s", self.name, error)
 
     def _load_entry(self, index: int, planned: PlannedAgent) -> None:
-        recorder = self._report.entry(planned.name, planned.origin)
+        attesting = self._load.services.attesting
+        code = attesting.code(planned.name) if attesting is not None else None
+        recorder = self._report.entry(planned.name, planned.origin, code)
         entry = open_entry(index, planned, self._pool, self._load, recorder)
         self._entries.append(entry)
         entry.initialize()
@@ -253,6 +304,9 @@ class LoadedChain:
                 # The load goes on, but for this entry it is over: it hears LOAD_FAIL, and nothing more.
                 entry.tell(Action.LOAD_FAIL)
             raise
+        finally:
+            if self._load.confidential and self._confidential_from is None:
+                self._confidential_from = index
 
     def _settle(self) -> None:
         """After the last agent: the configuration is final, and the files are where they are."""

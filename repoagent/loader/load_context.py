@@ -16,6 +16,7 @@ from repoagent.config import ModelConfig
 from repoagent.config.pbtxt import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.downloads import Downloads
@@ -67,6 +68,7 @@ class Services:
     config_variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
     audit: Audit = NO_AUDIT
+    attesting: Attesting | None = None
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
 

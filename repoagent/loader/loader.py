@@ -14,6 +14,7 @@ from repoagent.errors import CancelledError, InternalError, RepoAgentError, Unav
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
@@ -96,6 +97,7 @@ class Loader:
         config_variables: What ``${NAME}`` stands for in configuration files.
         timeout: Seconds that a server may be silent when an agent downloads something.
         audit: Gets every load and unload, and every use of a key.
+        attesting: Makes the receipts of loads.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Loader:
         config_variables: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
         audit: Audit = NO_AUDIT,
+        attesting: Attesting | None = None,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -128,6 +131,7 @@ class Loader:
             config_variables=config_variables or {},
             timeout=timeout,
             audit=audit,
+            attesting=attesting,
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )

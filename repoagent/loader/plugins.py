@@ -111,7 +111,7 @@ class ObserverThread:
 
 PLUGINS_GROUP: Final = "repoagent.plugins"
 BUILT_IN: Final = "repoagent itself"
-_KINDS: Final = ("backends", "key_providers", "converters", "filesystems", "commands")
+_KINDS: Final = ("backends", "key_providers", "converters", "filesystems", "commands", "attestors")
 _OBSERVERS: Final = ("load_started", "action_finished", "load_finished", "unload_finished")
 
 
@@ -180,8 +180,8 @@ class PluginManager:
     def registry(self, kind: str, built_in: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
         """All that plug-ins registered of one ``kind``, on top of ``built_in``.
 
-        ``kind`` is "backends", "key_providers", "converters", "filesystems" or "commands"; what keys and values are
-        is stated at the hook ``register_KIND`` in :mod:`repoagent.api.hooks`.
+        ``kind`` is "backends", "key_providers", "converters", "filesystems", "commands" or "attestors"; what keys and
+        values are is stated at the hook ``register_KIND`` in :mod:`repoagent.api.hooks`.
 
         Raises:
             AlreadyExistsError: two claim one name; the message has both.

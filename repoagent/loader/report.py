@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from repoagent.api.report import ActionReport, EntryReport, LoadReport, amount_text
 
@@ -12,10 +14,11 @@ __all__ = ["ActionReport", "EntryRecorder", "EntryReport", "LoadReport", "Report
 class EntryRecorder:
     """Collects the calls of one entry. Agents may report from threads of their own, so it is locked."""
 
-    def __init__(self, index: int, agent: str, origin: str) -> None:
+    def __init__(self, index: int, agent: str, origin: str, code: Mapping[str, str] | None = None) -> None:
         self._index = index
         self._agent = agent
         self._origin = origin
+        self._code = code or {}
         self._lock = threading.Lock()
         self._done: list[ActionReport] = []
         self._clear()
@@ -79,7 +82,7 @@ class EntryRecorder:
     def build(self) -> EntryReport:
         """The entry as it stands."""
         with self._lock:
-            return EntryReport(self._index, self._agent, self._origin, tuple(self._done))
+            return EntryReport(self._index, self._agent, self._origin, tuple(self._done), self._code)
 
 
 class ReportBuilder:
@@ -92,11 +95,16 @@ class ReportBuilder:
         self._seconds: float | None = None
         self._outcome = "loading"
         self._error: str | None = None
+        self._details: dict[str, Any] = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
         self._entries: list[EntryRecorder] = []
 
-    def entry(self, agent: str, origin: str) -> EntryRecorder:
+    def note(self, **details: Any) -> None:
+        """Add to the details of the report."""
+        self._details.update(details)
+
+    def entry(self, agent: str, origin: str, code: Mapping[str, str] | None = None) -> EntryRecorder:
         """Begin the next entry of the chain."""
-        recorder = EntryRecorder(len(self._entries), agent, origin)
+        recorder = EntryRecorder(len(self._entries), agent, origin, code)
         self._entries.append(recorder)
         return recorder
 
@@ -112,4 +120,4 @@ class ReportBuilder:
         """The report as it stands: an immutable value."""
         seconds = self._seconds if self._seconds is not None else self._clock() - self._started
         entries = tuple(recorder.build() for recorder in self._entries)
-        return LoadReport(self._model, self._outcome, seconds, entries, self._error)
+        return LoadReport(self._model, self._outcome, seconds, entries, self._error, details=dict(self._details))

@@ -11,6 +11,10 @@ from textwrap import dedent
 import pytest
 
 TREE = Path(__file__).resolve().parents[2]
+AGENTS = sorted(
+    path.parent.name for path in TREE.glob("agents/*/pyproject.toml") if "repoagent.agents" in path.read_text()
+)
+"""The packages of agents."""
 _FENCE = re.compile(
     r'^ *```(?P<kind>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.MULTILINE | re.DOTALL
 )

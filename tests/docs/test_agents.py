@@ -1,14 +1,11 @@
 """Every agent, and every parameter of it, is documented where its user looks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repoagent.loader.discovery import AgentRegistry
-from tests.docs.conftest import parameters_of
-
-AGENTS = sorted(path.parent.name for path in Path(__file__).resolve().parents[2].glob("agents/*/pyproject.toml"))
+from tests.docs.conftest import AGENTS, parameters_of
 
 
 @pytest.mark.parametrize("agent", AGENTS)

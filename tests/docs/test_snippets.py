@@ -25,10 +25,9 @@ from repoagent_server.program.serve_command import serve
 from repoagent.config import ModelConfig, agent_entries, read_text
 from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.loader.policy import read_policy
-from tests.docs.conftest import parameters_of
+from tests.docs.conftest import AGENTS, parameters_of
 
 KINDS: Final = {"console", "ini", "json", "pbtxt", "python", "sh", "text", "toml", "yaml"}
-AGENTS: Final = sorted(path.parent.name for path in Path(__file__).parents[2].glob("agents/*/pyproject.toml"))
 
 
 def _blocks(pages: dict[str, Any], kind: str) -> Iterator[tuple[str, str]]:

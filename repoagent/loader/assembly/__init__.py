@@ -9,6 +9,7 @@ from repoagent.audit import NO_AUDIT, Audit
 from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
+from repoagent.loader.attesting import AttestSettings, open_attesting
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
@@ -16,6 +17,7 @@ from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.storage.cache.cache import Cache
+from repoagent.storage.secrets.keys import resolve_key
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 __all__ = ["LoaderOptions", "open_loader"]
@@ -53,6 +55,8 @@ class LoaderOptions:
     """What one model, file or request may take."""
     audit: Audit = NO_AUDIT
     """Gets what is done to models: loads, unloads, decisions of the policy, uses of keys."""
+    attest: AttestSettings | None = None
+    """With it, every load that is judged leaves a signed receipt."""
 
 
 def open_loader(
@@ -78,13 +82,18 @@ def open_loader(
         cache.check()
     registry = AgentRegistry(options.repoagent_directory, preferred=options.repoagents_from_directory)
     policy = read_policy(options.agent_policy) if options.agent_policy is not None else None
+    keys = key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits)
+    attesting = None
+    if options.attest is not None:
+        key = resolve_key(options.attest.key, keys)
+        attesting = open_attesting(options.attest, key, plugins, registry, policy, options.agent_policy)
     loader = Loader(
         registry,
         workspaces,
         cache,
         planner=PolicyPlanner(policy, registry, planner, audit=options.audit) if policy is not None else planner,
         plugins=plugins,
-        key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
+        key_providers=keys,
         filesystems=plugins.registry("filesystems"),
         converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
         model_config_name=options.model_config_name,
@@ -93,6 +102,7 @@ def open_loader(
         config_variables=options.config_variables,
         timeout=options.repository_timeout_seconds,
         audit=options.audit,
+        attesting=attesting,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader

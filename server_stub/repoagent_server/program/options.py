@@ -18,7 +18,7 @@ from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.http.origins import is_loopback
-from repoagent_server.shared.audit_options import AuditOptions
+from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.setting import setting
 
@@ -178,6 +178,7 @@ class ServeOptions:
     ready_file: Path | None = setting(None, "File with the addresses in JSON, written once the server serves.")
     log: LogOptions = field(default_factory=LogOptions)
     audit: AuditOptions = field(default_factory=AuditOptions)
+    attest: AttestOptions = field(default_factory=AttestOptions)
     request_log: Path | None = setting(
         None,
         "Write a line of JSON for each inference request to FILE, or to standard error for '-': client, model, "
@@ -205,6 +206,8 @@ class ServeOptions:
             raise click.UsageError("--unload-idle-after needs --model-load-on-demand")
         if self.audit.file is None and self.audit != AuditOptions(sync=self.audit.sync):
             raise click.UsageError("--audit-required, --audit-rotate-bytes and --audit-key need --audit-log")
+        if self.attest.key is None and self.attest != AttestOptions():
+            raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
         self._check_ports()

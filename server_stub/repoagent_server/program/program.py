@@ -198,6 +198,7 @@ def core_options(
         latencies=options.metrics.kept,
         limits=options.limits,
         audit=audit,
+        attest=options.attest.settings,
     )
 
 

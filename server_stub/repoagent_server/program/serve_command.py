@@ -23,7 +23,7 @@ from repoagent_server.flags.values import (
     take,
 )
 from repoagent_server.program.options import LogOptions, ServeOptions, open_ports
-from repoagent_server.shared.audit_options import AuditOptions
+from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 __all__ = ["serve"]
@@ -82,6 +82,7 @@ __all__ = ["serve"]
 @metrics_flags
 @flags_of(LogOptions)
 @flags_of(AuditOptions)
+@flags_of(AttestOptions)
 @limit_flags
 @ineffective_flags
 def serve(**values: Any) -> None:
@@ -102,6 +103,7 @@ def serve(**values: Any) -> None:
     options = ServeOptions(
         grpc=take(GrpcOptions, values, port=take_port(values, "grpc_port", 0 if free else 8001)),
         audit=take(AuditOptions, values),
+        attest=take(AttestOptions, values),
         log=take(LogOptions, values),
         backend_config=merge_settings(values.pop("backend_config")),
         cache_config=_cache_settings(values.pop("cache_config"), values.pop("response_cache_byte_size")),

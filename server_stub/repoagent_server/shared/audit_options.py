@@ -1,11 +1,12 @@
-"""Settings of the audit log."""
+"""Settings of the audit log, and of receipts of loads."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from repoagent.loader.attesting import AttestSettings
 from repoagent_server.shared.setting import setting
 
-__all__ = ["AuditOptions"]
+__all__ = ["AttestOptions", "AuditOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,34 @@ class AuditOptions:
         "--audit-key",
         metavar="REF",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestOptions:
+    """How loads leave receipts. Without a ``key`` there are none."""
+
+    key: str | None = setting(
+        None,
+        "Key reference (env:NAME, file:PATH): each load leaves a receipt that is signed with this private key.",
+        "--attest-key",
+        metavar="REF",
+    )
+    directory: Path | None = setting(None, "Write receipts into DIR, as files.", "--attest-directory", metavar="DIR")
+    required: bool = setting(False, "Refuse a load while its receipt cannot be made.", "--attest-required")
+    plaintext: bool = setting(
+        False, "Allow receipts to have digests of the plaintext of encrypted models.", "--attest-plaintext"
+    )
+    verifier: str = setting("urn:repoagent:server", "The server's name in receipts.", "--attest-id", metavar="URI")
+
+    @property
+    def settings(self) -> AttestSettings | None:
+        """The same for a loader."""
+        if self.key is None:
+            return None
+        return AttestSettings(
+            key=self.key,
+            directory=self.directory,
+            required=self.required,
+            plaintext=self.plaintext,
+            verifier=self.verifier,
+        )

@@ -1,0 +1,114 @@
+"""Verifying a receipt: its signatures, the link between its parts, and what it states against a model and a policy."""
+
+import hashlib
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
+from repoagent_attest.envelope import PublicKey, read_document, verify
+from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE, tree_digest
+
+__all__ = ["Receipt", "differences", "read_receipt"]
+
+_FEW: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A receipt whose signatures hold. ``details`` is None if only the summary was given."""
+
+    summary: Mapping[str, Any]
+    details: Mapping[str, Any] | None
+    digest: str
+    """SHA-256 of the summary's payload."""
+
+    @property
+    def predicate(self) -> Mapping[str, Any]:
+        """The verification summary."""
+        found: Mapping[str, Any] = self.summary["predicate"]
+        return found
+
+    @property
+    def trees(self) -> list[str]:
+        """The digests of the trees that it is about."""
+        return [one["digest"]["sha256"] for one in self.summary["subject"]]
+
+
+def read_receipt(document: dict[str, Any], details: dict[str, Any] | None, key: PublicKey) -> Receipt:
+    """The receipt in ``document``: what a server sends, or a bundle with the summary, whose details are elsewhere.
+
+    Raises:
+        InvalidArgumentError: a signature does not hold, it is not a receipt, or the parts do not belong together.
+    """
+    if "summary" in document:
+        document, details = _part(document, "summary"), _part(document, "details")
+    payload = verify(document, key)
+    summary = _statement(payload, SUMMARY_TYPE)
+    found = None
+    if details is not None:
+        text = verify(details, key)
+        found = _statement(text, DETAILS_TYPE)
+        linked = [one.get("digest", {}).get("sha256") for one in summary["predicate"].get("inputAttestations", ())]
+        if hashlib.sha256(text).hexdigest() not in linked:
+            raise InvalidArgumentError("the details are those of another receipt: the summary names another digest")
+    return Receipt(summary, found, hashlib.sha256(payload).hexdigest())
+
+
+def differences(receipt: Receipt, model: Path | None = None, policy: bytes | None = None) -> Iterator[str]:
+    """What contradicts the receipt, one sentence each: its own result, the files of ``model``, the ``policy``."""
+    predicate = receipt.predicate
+    if predicate.get("verificationResult") != "PASSED":
+        yield "the load was refused: verificationResult is not PASSED"
+    if policy is not None:
+        found = predicate.get("policy", {}).get("digest", {}).get("sha256")
+        if found != hashlib.sha256(policy).hexdigest():
+            yield "the model was loaded by another policy" if found else "the model was loaded without a policy"
+    if model is not None:
+        yield from _changed(receipt, model)
+
+
+def _changed(receipt: Receipt, model: Path) -> Iterator[str]:
+    names = [path for path, mode, _ in walk_beneath(model, follow=True) if stat.S_ISREG(mode)]
+    found = digest_files(model, dict.fromkeys(names, ("sha256",)), follow=True)
+    files = {path: digests["sha256"] for path, digests in found.items()}
+    if tree_digest(files) in receipt.trees:
+        return
+    trees = {} if receipt.details is None else receipt.details["predicate"]["trees"]
+    stated = {one["name"]: one["digest"]["sha256"] for one in trees.get("model", ())}
+    if not stated:
+        yield f"{model.name} is another model, or has changed since the receipt was made"
+        return
+    for what, paths in (
+        ("changed", [path for path in stated.keys() & files.keys() if stated[path] != files[path]]),
+        ("missing", stated.keys() - files.keys()),
+        ("new", files.keys() - stated.keys()),
+    ):
+        if paths:
+            more = f", and {len(paths) - _FEW} more" if len(paths) > _FEW else ""
+            yield f"{what} since the receipt was made: {', '.join(sorted(paths)[:_FEW])}{more}"
+
+
+def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
+    part = document.get(name)
+    if not isinstance(part, dict):
+        raise InvalidArgumentError(f"the receipt has no {name}")
+    return part
+
+
+def _statement(payload: bytes, kind: str) -> Mapping[str, Any]:
+    statement = read_document(payload, "the payload of the receipt")
+    if statement.get("predicateType") != kind:
+        raise InvalidArgumentError(f"the receipt has another predicateType than {kind}")
+    try:
+        for subject in statement["subject"]:
+            subject["digest"]["sha256"].encode()
+        predicate = statement["predicate"]
+        predicate.items()
+        if kind == DETAILS_TYPE:
+            predicate["trees"].items()
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidArgumentError("the receipt is signed, but not in a form that this version knows") from None
+    return statement
