@@ -24,9 +24,11 @@ class AttestorOptions:
 class AttestedLoad:
     """A load that is over but for serving.
 
-    ``trees`` has SHA-256 of the files of each tree, by path. ``model`` is the model as it came, before any agent;
-    ``served`` is what the agents left, where that differs and may be told. What agents from the entry
-    ``confidential_from`` on reported may be about plaintext that must not be told; None: there is none.
+    ``trees`` has SHA-256 of the files of each tree, by path. The tree ``model`` is the model as it came, before any
+    agent. ``served`` is what the agents left, where that differs and may be stated.
+
+    What agents from the entry ``confidential_from`` on reported may be about plaintext that must not be stated. It is
+    None where there is none.
     """
 
     report: LoadReport
@@ -47,7 +49,7 @@ class Attestor(Protocol):
     """What a plug-in registers a factory of: ``(AttestorOptions) -> Attestor``. Called by several threads at once."""
 
     def attest(self, load: AttestedLoad) -> Attestation:
-        """Sign and write a receipt. It says that the load was judged, not that the model serves.
+        """Sign and write a receipt. It states that the load was judged, not that the model serves.
 
         Raises:
             RepoAgentError: it cannot be signed or written.

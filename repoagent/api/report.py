@@ -129,7 +129,7 @@ class LoadReport:
             "seconds": self.seconds,
             "error": self.error,
             "size": self.size,
-            "details": dict(self.details),
+            **({"details": dict(self.details)} if self.details else {}),
             "entries": [entry.to_dict() for entry in self.entries],
         }
 

@@ -1,11 +1,11 @@
 """Receipts of loads: what they state beside the report, and the plug-in that signs them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,6 @@ from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.plugins import PluginManager
-from repoagent.loader.policy.rules import Policy
 
 __all__ = ["AttestSettings", "Attesting", "open_attesting"]
 
@@ -29,7 +28,7 @@ class AttestSettings:
     required: bool = False
     """Whether a model is refused when its receipt cannot be made."""
     plaintext: bool = False
-    """Whether receipts have digests of the plaintext of confidential models: who has a file can tell by them."""
+    """Whether receipts have digests of the plaintext of confidential models: they show who holds a file."""
     verifier: str = "urn:repoagent:server"
 
 
@@ -44,8 +43,8 @@ class Attesting:
     attestor: Attestor
     settings: AttestSettings
     agents: _Finds
-    policy: Policy | None
-    policy_sha256: str
+    rule: Callable[[str], Mapping[str, Any]]
+    """The policy, and which of its rules is for a model; empty without one."""
 
     def code(self, agent: str) -> Mapping[str, str]:
         """Where the code of ``agent`` comes from: its distribution, version and SHA-256 of the RECORD of that."""
@@ -55,13 +54,6 @@ class Attesting:
             return {}
         found = {"distribution": info.distribution, "version": info.version, "record_sha256": _record(info)}
         return {name: value for name, value in found.items() if value}
-
-    def rule(self, model: str) -> Mapping[str, Any]:
-        """The policy, and which of its rules was for ``model``."""
-        if self.policy is None:
-            return {}
-        rule = self.policy.rule_for(model)
-        return {"sha256": self.policy_sha256, "mode": rule.mode.value, "models": list(rule.models)}
 
     def attest(self, load: AttestedLoad) -> Attestation:
         """The receipt of ``load``.
@@ -81,8 +73,7 @@ def open_attesting(
     key: bytes,
     plugins: PluginManager,
     agents: _Finds,
-    policy: Policy | None,
-    policy_file: Path | None,
+    rule: Callable[[str], Mapping[str, Any]],
 ) -> Attesting:
     """What makes receipts by ``settings``, with the plug-in that is installed for it.
 
@@ -97,16 +88,7 @@ def open_attesting(
     module, _, attribute = next(iter(registered.values())).partition(":")
     make = getattr(import_module(module), attribute)
     attestor = make(AttestorOptions(key=key, directory=settings.directory, verifier=settings.verifier))
-    digest = hashlib.sha256(policy_file.read_bytes()).hexdigest() if policy_file is not None else ""
-    return Attesting(attestor, settings, agents, policy, digest)
-
-
-def own_version() -> str:
-    """The version of this package; "unknown" in a checkout that is not installed."""
-    try:
-        return version("repoagent-core")
-    except PackageNotFoundError:
-        return "unknown"
+    return Attesting(attestor, settings, agents, rule)
 
 
 def _record(info: AgentInfo) -> str:

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -169,6 +170,7 @@ class Loader:
         Whatever is raised, every agent has been called and everything private is gone; ``error.report`` lists what ran.
         """
         report = ReportBuilder(source.name)
+        report.note(started=datetime.now(UTC).isoformat(timespec="seconds"))
         audit = LoadAudit(self._services.audit, source.name)
         with self._admission.enter(), self._failures(source.name, report, audit):
             audit.started()

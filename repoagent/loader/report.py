@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from repoagent.api.report import ActionReport, EntryReport, LoadReport, amount_text
@@ -95,7 +94,7 @@ class ReportBuilder:
         self._seconds: float | None = None
         self._outcome = "loading"
         self._error: str | None = None
-        self._details: dict[str, Any] = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._details: dict[str, Any] = {}
         self._entries: list[EntryRecorder] = []
 
     def note(self, **details: Any) -> None:

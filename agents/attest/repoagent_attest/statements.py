@@ -1,7 +1,7 @@
 """What a receipt states: a SLSA verification summary, and the details behind it.
 
 Sources: the in-toto Statement 1, the SLSA Verification Summary Attestation 1. The details have a predicate of our own,
-and the summary has the digest of their payload. Neither says that the model serves: they are signed before it does.
+and the summary has the digest of their payload. Neither states that the model serves: they are signed before it does.
 """
 
 import hashlib

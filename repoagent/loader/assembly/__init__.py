@@ -1,9 +1,11 @@
 """Putting a loader together from its options, for a server and for the commands that need none."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.converters import BUILT_IN_CONVERTERS
@@ -16,6 +18,7 @@ from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
+from repoagent.loader.policy.rules import Policy
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.secrets.keys import resolve_key
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
@@ -86,7 +89,7 @@ def open_loader(
     attesting = None
     if options.attest is not None:
         key = resolve_key(options.attest.key, keys)
-        attesting = open_attesting(options.attest, key, plugins, registry, policy, options.agent_policy)
+        attesting = open_attesting(options.attest, key, plugins, registry, _rule_of(policy, options.agent_policy))
     loader = Loader(
         registry,
         workspaces,
@@ -106,3 +109,16 @@ def open_loader(
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader
+
+
+def _rule_of(policy: Policy | None, file: Path | None) -> Callable[[str], Mapping[str, Any]]:
+    """What a receipt states of the policy for a model."""
+    if policy is None or file is None:
+        return lambda _model: {}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def rule(model: str) -> Mapping[str, Any]:
+        found = policy.rule_for(model)
+        return {"sha256": digest, "mode": found.mode.value, "models": list(found.models)}
+
+    return rule
