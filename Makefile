@@ -183,7 +183,7 @@ ray: $(RAY)/.installed
 
 # What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
 PEER_PROGRAMS := age b3sum coreutils wrk
-PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torch transformers
+PEER_PACKAGES := gguf onnxruntime-genai pyrage
 # Servers have environments of their own: what they need is not what this project needs.
 MLSERVER := .venvs/mlserver
 MODEL_SIGNING := .venvs/model-signing

@@ -23,9 +23,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from executor_ours import LENGTH, THREADS, decoder_folder
+from executor_runs import LENGTH, NEW_TOKENS, THREADS, all_at_once, decoder_folder
 from executor_speed import SCALE, SIZES
-from executor_trace import NEW_TOKENS, all_at_once
 from measures import options_of, quiet_samples
 from repoagent_llm import (
     DraftTargetDecodingConfig,

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from executor_ours import THREADS, decoder_folder
-from executor_trace import Run, Serve, by_batches, in_flight
+from executor_runs import THREADS, Run, Serve, Trace, by_batches, decoder_folder
 from onnx import helper, numpy_helper
 from repoagent_llm.builder import Precision
 
@@ -110,6 +109,27 @@ class _Engine:
         return found
 
 
-def genai_engine(checkpoint: Path) -> Serve:
+def _in_flight(machine: _Engine) -> Serve:
+    """Hand requests over when they come, between two steps."""
+
+    def serve(trace: Trace) -> Run:
+        run, coming, owed = Run(len(trace)), 0, 0
+        while coming < len(trace) or owed:
+            while coming < len(trace) and trace[coming].at <= run.now():
+                machine.add(coming, trace[coming].prompt, trace[coming].new_tokens)
+                owed += trace[coming].new_tokens
+                coming += 1
+            if not owed:
+                run.wait_until(trace[coming].at)
+                continue
+            for request, token in machine.step():
+                run.note(request, token)
+                owed -= 1
+        return run
+
+    return serve
+
+
+def genai_engine(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
     """The Engine: continuous batching where its scheduler can, which on CPU is a static batch of at most four."""
-    return in_flight(_Engine(decoder_folder(checkpoint)))
+    return _in_flight(_Engine(decoder_folder(checkpoint, precision, block)))

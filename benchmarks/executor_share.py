@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from executor_ours import open_ours
+from executor_runs import all_at_once, open_ours
 from executor_speed import SCALE, SIZES
-from executor_trace import all_at_once
 from measures import quiet_samples
 from repoagent_llm import Executor, Request, SamplingConfig
 from repoagent_llm.engine import batch_sampler

@@ -1,30 +1,30 @@
-"""Speed of the executor beside other engines: the same random model, prompts of 128 tokens, 64 greedy tokens.
+"""Speed of the executor beside onnxruntime-genai, on the same folders: prompts of 128 tokens, 64 greedy tokens.
 
-    python benchmarks/executor_speed.py [--size 125m|5m] [--engine NAME]... [--requests 1,4,8,16] [--rate 5]
+    python benchmarks/executor_speed.py [--size 125m|5m] [--engines NAME...] [--requests 1 4 8 16] [--rate 5]
 
 Each engine runs in a process of its own, with two threads. For 1, 4, 8 and 16 requests at once: tokens per second, mean
 time to the first token, 99th percentile of the time between two tokens of a request (milliseconds); medians of
 ``--repeat`` samples. "same": how many of 16 texts are our fp32 texts. Then the same for requests that come at random;
-engines that take nothing while they run serve them one after the other. "others": the largest share of the machine that
-other processes took in a sample that counts; samples with more than a tenth are repeated, for at most ``--patience``
-seconds per line. An engine that is not installed prints MISSING, one that fails FAILED, and the exit status is 1.
+genai's Generator takes nothing while it runs, and serves them one after the other. "others": the largest share of the
+machine that other processes took in a sample that counts; samples with more than a tenth are repeated, for at most
+``--patience`` seconds per line. The exit status is 1 if an engine is not installed or fails. Other engines stand beside
+ours as servers, in llm_peers.py.
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from executor_engines import ENGINES
-from executor_trace import Run, Trace, all_at_once, at_random
-from measures import quiet_samples
+from executor_runs import Run, Serve, Trace, all_at_once, at_random, ours, ours_paged
+from measures import options_of, quiet_samples, run, table
+from repoagent_llm.builder import Precision
 
 from examples.executor.synthetic import synthetic_checkpoint
 
@@ -51,8 +51,19 @@ SIZES: dict[str, dict[str, Any]] = {
 #: Standard deviation of the random weights.
 SCALE = 0.02
 ARRIVALS = 32
-#: The engine whose time to the first token ours is compared with.
-RIVALS = ("genai engine fp32", "genai generator fp32")
+WEIGHTS: dict[str, tuple[Any, ...]] = {
+    "fp32": (),
+    "int8": (Precision.INT8,),
+    "int4": (Precision.INT4,),
+    "int4/128": (Precision.INT4, 128),
+}
+ENGINES = ["repoagent fp32", "repoagent-pages fp32", "genai-generator fp32", "genai-engine fp32"]
+SHORT = ("repoagent", "repoagent-pages", "repoagent-pages-fast", "genai-generator")
+ENGINES += [f"{engine} {kind}" for kind in ("int8", "int4") for engine in SHORT]
+ENGINES += ["repoagent int4/128", "genai-generator int4/128"]
+PACKAGES = {"genai": "onnxruntime_genai", "repoagent-pages": "openvino"}
+#: The engines whose time to the first token ours is compared with.
+RIVALS = ("genai-engine fp32", "genai-generator fp32")
 
 
 def figures(run: Run, trace: Trace) -> dict[str, float]:
@@ -71,11 +82,25 @@ def figures(run: Run, trace: Trace) -> dict[str, float]:
     }
 
 
+def opened(name: str, checkpoint: Path) -> Serve:
+    """One of ``ENGINES``."""
+    engine, kind = name.split()
+    opening: Callable[..., Serve]
+    if engine.startswith("repoagent"):
+        pages = partial(ours_paged, exact=not engine.endswith("fast"))
+        opening = ours if engine == "repoagent" else pages
+    else:
+        import executor_genai
+
+        opening = getattr(executor_genai, engine.replace("-", "_"))
+    return opening(checkpoint, *WEIGHTS[kind])
+
+
 def measure(name: str, checkpoint: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One engine, in this process: figures by case, the texts of the largest case, and what others used."""
-    serve = ENGINES[name].open(checkpoint)
+    serve = opened(name, checkpoint)
     size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
-    cases = {str(count): all_at_once(count, size) for count in args.counts}
+    cases = {str(count): all_at_once(count, size) for count in args.requests}
     cases["arrivals"] = at_random(ARRIVALS, args.rate, size)
     serve(all_at_once(1, size))
     found: dict[str, Any] = {"others": 0.0}
@@ -86,83 +111,71 @@ def measure(name: str, checkpoint: Path, args: argparse.Namespace) -> dict[str, 
         samples = [figures(run, trace) for run in runs]
         found[case] = {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
         found["others"] = max(found["others"], others)
-        if case == str(max(args.counts)):
+        if case == str(max(args.requests)):
             found["tokens"] = runs[0].tokens
     return found
 
 
-def _measure_apart(name: str, checkpoint: Path, argv: Sequence[str]) -> dict[str, Any] | str:
-    """The same in a process of its own; a text says what went wrong."""
-    command = [sys.executable, __file__, *argv, "--one", name, str(checkpoint)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def _same(found: dict[str, Any], ours: dict[str, Any] | None) -> str:
-    if ours is None:
+def same(found: dict[str, Any], own: dict[str, Any] | None) -> str:
+    if own is None:
         return "-"
-    pairs = list(zip(found["tokens"], ours["tokens"], strict=True))
+    pairs = list(zip(found["tokens"], own["tokens"], strict=True))
     return f"{sum(left == right for left, right in pairs)}/{len(pairs)}"
 
 
-def _print_at_once(counts: Sequence[int], results: dict[str, dict[str, Any]]) -> None:
-    print("\nat once".ljust(24) + "".join(f"{count:>9} tok/s first  p99" for count in counts) + "   same  others")
-    ours = results.get("repoagent fp32")
-    for name, found in results.items():
-        cells = "".join("{rate:15.0f}{first:6.0f}{between_p99:5.0f}".format(**found[str(count)]) for count in counts)
-        print(f"{name:23}{cells}{_same(found, ours):>7}{found['others']:8.0%}")
+def show(args: argparse.Namespace, results: dict[str, dict[str, Any]]) -> None:
+    own = results.get("repoagent fp32")
+    keys = ("rate", "first", "between_p99")
+    cells = {
+        name: [f"{found[str(count)][key]:.0f}" for count in args.requests for key in keys]
+        for name, found in results.items()
+    }
+    head = ["at once", *(f"{count} {what}" for count in args.requests for what in ("tok/s", "first", "p99"))]
+    rows = [[name, *cells[name], same(found, own), f"{found['others']:.0%}"] for name, found in results.items()]
+    print(table([*head, "same", "others"], rows))
+    coming = [
+        [name, *(f"{found['arrivals'][key]:.0f}" for key in ("rate", "first", "first_p95", "between_p99"))]
+        for name, found in results.items()
+    ]
+    print("\n" + table((f"{args.rate:g} a second", "tok/s", "first mean", "first p95", "between p99"), coming))
+    for rival in RIVALS if own else ():
+        if rival in results:
+            times = results[rival]["arrivals"]["first"] / results["repoagent fp32"]["arrivals"]["first"]
+            print(f"first token: {times:.1f} times sooner than {rival}")
 
 
-def _print_arrivals(rate: float, results: dict[str, dict[str, Any]]) -> None:
-    print(f"\n{rate:g} a second at random".ljust(28) + "tok/s   first mean    p95   between p99")
-    for name, found in results.items():
-        row = "{rate:9.0f}{first:13.0f}{first_p95:7.0f}{between_p99:14.0f}".format(**found["arrivals"])
-        print(f"{name:23}{row}")
-    if "repoagent fp32" in results:
-        for rival in RIVALS:
-            if rival in results:
-                times = results[rival]["arrivals"]["first"] / results["repoagent fp32"]["arrivals"]["first"]
-                print(f"first token: {times:.1f} times sooner than {rival}")
-
-
-def main() -> None:
+def main() -> int:
     """Run all engines that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="125m")
-    parser.add_argument("--engine", action="append", choices=ENGINES)
-    parser.add_argument("--requests", default="1,4,8,16")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=5.0, help="requests per second where they come at random")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine, per engine")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.counts = [int(item) for item in args.requests.split(",")]
+    args = options_of(
+        __doc__,
+        size="125m",
+        engines=ENGINES,
+        requests=[1, 4, 8, 16],
+        repeat=3,
+        rate=(5.0, "requests per second where they come at random"),
+        patience=(60.0, "seconds to wait for a quiet machine, per engine"),
+        one=(Path, "print the figures of one engine on this checkpoint, as JSON"),
+    )
     if args.one:
-        print(json.dumps(measure(args.one[0], Path(args.one[1]), args)))
-        return
+        print(json.dumps(measure(args.engines[0], args.one, args)))
+        return 0
     failed, results = 0, {}
     with tempfile.TemporaryDirectory() as place:
         checkpoint = synthetic_checkpoint(Path(place) / "checkpoint", scale=SCALE, **SIZES[args.size])
-        for name in args.engine or ENGINES:
-            missing = ENGINES[name].missing()
-            if missing:
-                print(f"{name:23}MISSING: {', '.join(missing)}; make bench-peers installs it", flush=True)
+        for name in args.engines:
+            try:
+                for engine, package in PACKAGES.items():
+                    if name.startswith(engine) and importlib.util.find_spec(package) is None:
+                        raise SystemExit(f"{package} is MISSING; make bench-peers installs it")
+                apart = run([sys.executable, __file__, *sys.argv[1:], "--engines", name, "--one", checkpoint])
+                results[name] = json.loads(apart.stdout.splitlines()[-1])
+            except SystemExit as error:
+                print(f"{name}: {error}", flush=True)
                 failed = 1
-                continue
-            found = _measure_apart(name, checkpoint, sys.argv[1:])
-            if isinstance(found, str):
-                print(f"{name:23}FAILED: {found}", flush=True)
-                failed = 1
-                continue
-            results[name] = found
     if results:
-        _print_at_once(args.counts, results)
-        _print_arrivals(args.rate, results)
-    sys.exit(failed)
+        show(args, results)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

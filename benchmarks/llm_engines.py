@@ -10,11 +10,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from executor_llamacpp import write_gguf
-from executor_ours import LENGTH
+import numpy as np
+import numpy.typing as npt
+from executor_runs import LENGTH
 from llm_folder import make_repository
+from repoagent_llm.builder.safetensors import Checkpoint
 from servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
 
 __all__ = ["ENGINES", "OURS", "PRECISIONS", "Wanted"]
@@ -110,6 +114,68 @@ def gguf_file(checkpoint: Path, kind: str) -> Path:
         except ImportError as error:
             raise Missing("gguf is not installed; `make bench-table-llm` does it") from error
     return path
+
+
+def write_gguf(checkpoint: Path, target: Path, kind: str, tokenizer: dict[str, Any]) -> None:
+    """The checkpoint as a gguf file; weights of matrices in ``kind`` (F32, F16, Q8_0, Q4_0).
+
+    ``tokenizer``: the content of a tokenizer.json, byte-level BPE.
+    """
+    import gguf
+
+    config = json.loads((checkpoint / "config.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    _add_tokenizer(writer, tokenizer, config)
+    quantized = gguf.GGMLQuantizationType[kind]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    source = Checkpoint(checkpoint)
+    for name in source.names():
+        values = np.asarray(source.read(name), np.float32)
+        for part, count in (("q_proj", heads), ("k_proj", kv_heads)):
+            if part in name:
+                values = _interleaved(values, count)
+        target_name = names.get_name(name, try_suffixes=(".weight",))
+        if values.ndim == 1 or kind == "F32":
+            writer.add_tensor(target_name, values)
+        else:
+            writer.add_tensor(target_name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_tokenizer(writer: Any, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    import gguf
+
+    names: list[str] = [name for name, _ in sorted(tokenizer["model"]["vocab"].items(), key=itemgetter(1))]
+    special = {entry["content"] for entry in tokenizer["added_tokens"]}
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names)
+    writer.add_token_types([kinds.CONTROL if name in special else kinds.NORMAL for name in names])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+
+
+def _interleaved(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
+    """llama.cpp rotates pairs that lie side by side, transformers the two halves of a head."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 @contextmanager

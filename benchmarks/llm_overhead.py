@@ -25,9 +25,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from executor_ours import LENGTH, served_by
+from executor_runs import LENGTH, NEW_TOKENS, PROMPT, Arrival, Trace, at_random, served_by
 from executor_speed import SIZES
-from executor_trace import NEW_TOKENS, PROMPT, Arrival, Trace, at_random
 from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
 from llm_server import Served, serving

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from executor_trace import NEW_TOKENS, PROMPT
+from executor_runs import NEW_TOKENS, PROMPT
 from llm_engines import OURS
 from measures import Sample, markdown
 

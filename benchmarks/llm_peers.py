@@ -27,8 +27,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from executor_runs import NEW_TOKENS, PROMPT
 from executor_speed import SIZES
-from executor_trace import NEW_TOKENS, PROMPT
 from llm_client import Client
 from llm_engines import ENGINES, OURS, PRECISIONS, Wanted
 from llm_folder import make_checkpoint, prompts

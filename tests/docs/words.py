@@ -47,12 +47,12 @@ def text_faults(source: str) -> list[Fault]:
 
     Every text of several words counts that is not a docstring, and the docstrings of commands, which ``--help`` shows.
     """
-    tree = ast.parse(source)
-    commands = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_command(node)}
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and id(node) not in commands}
+    nodes = list(ast.walk(ast.parse(source)))
+    commands = {id(node.body[0]) for node in nodes if isinstance(node, ast.FunctionDef) and _is_command(node)}
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in commands}
     texts = [
         (node.lineno, node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
     ]
     return [
