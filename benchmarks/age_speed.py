@@ -1,6 +1,6 @@
-"""Decryption by the age library of the decrypt agent against ``age`` and ``pyrage``, and its peak memory.
+"""Decryption by the age library of the decrypt agent against ``age`` and ``pyrage``.
 
-    python benchmarks/age_speed.py                  # 2 GiB in one file and in 200; needs 10 GiB of /dev/shm
+    python benchmarks/age_speed.py                  # 2 GiB in one file and in 200; needs 6 GiB of /dev/shm
     python benchmarks/age_speed.py --size 64M       # a quick look
 
 Every tool runs as a process of its own, from the same files on a memory filesystem to the same, in turns, after a round
@@ -25,11 +25,7 @@ from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from servers import report_missing
 
-PEAK = """
-status = Path("/proc/self/status").read_text()
-print(status[status.index("VmHWM:"):].split()[1])
-"""
-OURS = f"""
+OURS = """
 import sys
 from pathlib import Path
 from repoagent_decrypt.age.files import decrypt_file
@@ -40,8 +36,8 @@ identities = parse_identities(key.read_bytes(), "key").native
 with Workers() as workers:
     for path in source.iterdir():
         decrypt_file(path, target / path.name, identities, workers=workers)
-{PEAK}"""
-PYRAGE = f"""
+"""
+PYRAGE = """
 import sys
 from pathlib import Path
 import pyrage
@@ -49,7 +45,7 @@ key, source, target = map(Path, sys.argv[1:])
 identity = pyrage.x25519.Identity.from_str(key.read_text().strip())
 for path in source.iterdir():
     pyrage.decrypt_file(str(path), str(target / path.name), [identity])
-{PEAK}"""
+"""
 AGE = 'for path in "$2"/*; do age -d -i "$1" -o "$3/${path##*/}" "$path" || exit 1; done'
 TOOLS = {
     "repoagent": [sys.executable, "-c", OURS],
@@ -109,11 +105,6 @@ def main() -> int:
         ]
         print(f"\n{size >> 20} MiB in {count} files, {len(os.sched_getaffinity(0))} cores, median of {options.rounds}")
         print(table(("", "seconds", "cpu", "GB/s", "repoagent is faster", "by cpu"), rows))
-    print("\npeak resident memory of the repoagent process")
-    for part in (size // 8, size // 2, size * 2):
-        with sealed(options.directory, part, 1) as root:
-            peak = int(decrypted("repoagent", root).stdout) / 1024
-            print(f"  {part >> 20:6} MiB file: {peak:6.1f} MiB")
     return report_missing(missing)
 
 

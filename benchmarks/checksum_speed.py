@@ -1,6 +1,6 @@
-"""The hashing of files (``repoagent.api.digest_files``) against ``sha256sum`` and ``b3sum``, and its peak memory.
+"""The hashing of files (``repoagent.api.digest_files``) against ``sha256sum`` and ``b3sum``.
 
-    python benchmarks/checksum_speed.py                 # 2 GiB in one file and in 200; needs 4 GiB of room
+    python benchmarks/checksum_speed.py                 # 2 GiB in one file and in 200; needs 2 GiB of room
     python benchmarks/checksum_speed.py --size 64M      # a quick look
 
 Every tool runs as a process of its own over the same warm files, in turns; the median of the rounds counts. The limit
@@ -30,8 +30,6 @@ root = Path(sys.argv[2])
 jobs = {path.name: [sys.argv[1].lower()] for path in root.iterdir()}
 for name, found in digest_files(root, jobs).items():
     print(*found.values(), name)
-status = Path("/proc/self/status").read_text()
-print(status[status.index("VmHWM:"):].split()[1], file=sys.stderr)
 """
 
 
@@ -110,12 +108,6 @@ def main() -> int:
             print(f"\n{size >> 20} MiB in {files} files, {CORES} cores")
             rows = rows_of(in_turns(takes, options.rounds), size, files)
             print(table(("", "", "GB/s", "repoagent is so many times as fast"), rows))
-            shutil.rmtree(root)
-        print("\npeak resident memory")
-        for part in (size // 8, size // 2, size * 2):
-            root = fill(Path(directory) / "memory", part, 1)
-            peaks = [f"{tool.algorithm} {int(tool.hash(root).stderr) >> 10} MiB" for tool in TOOLS if not tool.peer]
-            print(f"  one file of {part >> 20:5} MiB: {', '.join(peaks)}")
             shutil.rmtree(root)
     return report_missing(missing)
 

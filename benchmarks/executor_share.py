@@ -1,6 +1,6 @@
 """Python's share of an iteration of the executor: what its thread does outside the sessions' runs.
 
-    python benchmarks/executor_share.py [--size 125m] [--size 5m] [--requests 1,16]
+    python benchmarks/executor_share.py [--size 125m 5m] [--requests 1 16]
 
 Both are CPU time of that thread, which computes along with the session's own, so that other processes are left out.
 An iteration lasts from the end of the one before, so that waking whoever waits for its tokens is part of it. "drawing":
@@ -10,7 +10,6 @@ in which all of them are past their prompts. "others": what other processes took
 The aim is less than 3 % at 125 M parameters and less than 10 % at 5 M; the exit status is 1 where it is missed.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any, cast
 
 from executor_runs import all_at_once, open_ours
 from executor_speed import SCALE, SIZES
-from measures import quiet_samples
+from measures import options_of, quiet_samples
 from repoagent_llm import Executor, Request, SamplingConfig
 from repoagent_llm.engine import batch_sampler
 
@@ -111,18 +110,15 @@ def measure(executor: Executor, vocab_size: int, requests: int, sampling: dict[s
 
 def main() -> None:
     """Measure all cases."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", action="append", choices=SIZES)
-    parser.add_argument("--requests", default="1,16")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, per line")
-    args = parser.parse_args()
+    patience = (20.0, "seconds to wait for a quiet machine, per line")
+    args = options_of(__doc__, size=list(SIZES), requests=[1, 16], patience=patience)
     missed = False
     print(f"{'':36}iteration ms  drawing us   Python us   share   tok/s  others")
-    for size in args.size or SIZES:
+    for size in args.size:
         with tempfile.TemporaryDirectory() as place:
             checkpoint = synthetic_checkpoint(Path(place) / "checkpoint", scale=SCALE, **SIZES[size])
             with open_ours(checkpoint) as executor:
-                for count in map(int, args.requests.split(",")):
+                for count in args.requests:
                     for name, sampling in WAYS.items():
                         vocab_size = SIZES[size]["vocab_size"]
                         samples, others = quiet_samples(

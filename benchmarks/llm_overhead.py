@@ -1,6 +1,6 @@
 """What HTTP and the backend ``llm`` cost over the executor alone, in one run.
 
-    python benchmarks/llm_overhead.py [--size 125m] [--streams 1,8,16] [--rounds 5] [--rate 3]
+    python benchmarks/llm_overhead.py [--size 125m] [--streams 1 8 16] [--rounds 5] [--rate 3]
 
 Streams of 64 greedy tokens behind prompts of 128, all at once, in turn by the executor in this process and by
 ``repoagent serve``: ``generate_stream`` and OpenAI's completions. The client is a process of its own that parses
@@ -29,9 +29,8 @@ from executor_runs import LENGTH, NEW_TOKENS, PROMPT, Arrival, Trace, at_random,
 from executor_speed import SIZES
 from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
-from llm_server import Served, serving
-from llm_steps import Parts, note_steps, parts_of, take_steps
-from measures import wait_for_quiet
+from llm_server import Parts, Served, note_steps, parts_of, serving, take_steps
+from measures import options_of, wait_for_quiet
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
 
 MOST_OVERHEAD, MOST_LATER = 0.10, 1.2
@@ -132,7 +131,7 @@ def report(ways: Ways, server: Served, client: Client, checkpoint: Path, args: a
     """Print all; whether the aims are met."""
     good = True
     made_of: dict[int, MadeOf] = {}
-    counts = [int(text) for text in args.streams.split(",")]
+    counts = args.streams
     prompted = prompts(checkpoint, [PROMPT] * max(counts))
     print(f"{'streams':>8}{'executor':>10}" + "".join(f"{name:>18}{'overhead':>10}" for name in ROUTES))
     for count in counts:
@@ -166,19 +165,20 @@ def report(ways: Ways, server: Served, client: Client, checkpoint: Path, args: a
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="125m")
-    parser.add_argument("--streams", default="1,8,16")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rate", type=float, default=3.0, help="requests per second where they come at random")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, per line")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--set", action="append", default=[], help="a parameter of the model: NAME=VALUE")
-    args = parser.parse_args()
+    args = options_of(
+        __doc__,
+        size="125m",
+        streams=[1, 8, 16],
+        rounds=5,
+        rate=(3.0, "requests per second where they come at random"),
+        patience=(20.0, "seconds to wait for a quiet machine, per line"),
+        precision="fp32",
+        set=([""], "parameters of the model: NAME=VALUE"),
+    )
     note_steps()
     with tempfile.TemporaryDirectory() as place:
         checkpoint = make_checkpoint(Path(place) / "checkpoint", args.size)
-        parameters = PARAMETERS | dict(text.split("=", 1) for text in args.set)
+        parameters = PARAMETERS | dict(text.split("=", 1) for text in args.set if text)
         folder = make_repository(Path(place), checkpoint, parameters, args.precision)
         with serving(Path(place)) as server, open_executor(folder) as executor, Client(server.port) as client:
             began = time.perf_counter()
