@@ -38,6 +38,9 @@ class Limits:
     key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
     model_files: int = _limit(20_000, "The most files and directories of one model in a repository.")
     model_versions: int = _limit(256, "The most versions of one model that are loaded.")
+    worker_deaths: int = _limit(
+        3, "How many workers in a row may die while they load a model again before it is unloaded (--processes)."
+    )
     download_bytes: int = _limit(1 << 40, "The largest file that an agent may download, in bytes.")
     download_files: int = _limit(100_000, "The most files of one download.")
     build_seconds: int = _limit(

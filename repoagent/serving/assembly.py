@@ -108,6 +108,8 @@ def assemble(
     on_unload_request: Callable[[str, str], None],
     loader: Loader | None,
     backends: BackendRegistry | None,
+    repositories: RepositorySet | None = None,
+    make_builder: Callable[..., ModelBuilder] = ModelBuilder,
 ) -> CoreParts:
     """Make the parts of ``core``, which the models of some backends call; a part is made before what stands on it.
 
@@ -117,6 +119,8 @@ def assemble(
         on_unload_request: Called with a model and a reason when an agent asks for its model to be unloaded.
         loader: Used instead of one by ``options``, and not closed.
         backends: Used instead of those by ``options``.
+        repositories: Used instead of those by ``options``.
+        make_builder: Makes the builder of versions, as ``ModelBuilder`` does.
 
     Raises:
         RepoAgentError: something named by ``options`` is not there or not usable; nothing is left open.
@@ -132,7 +136,7 @@ def assemble(
     followers = EnsembleFollowers(table, dependencies)
     with ExitStack() as opened:
         plugins = opened.enter_context(PluginManager())
-        repositories = open_repositories(options, plugins.registry("filesystems"))
+        repositories = repositories or open_repositories(options, plugins.registry("filesystems"))
         registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config, options.limits)
         registry.bind(core)
         loader = loader or open_loader(options, plugins, opened, on_unload_request)
@@ -140,7 +144,7 @@ def assemble(
         context = SlotContext(
             repositories,
             loader,
-            _model_builder(options, registry, loader, ensembles),
+            _model_builder(make_builder, options, registry, loader, ensembles),
             dependencies,
             Retirements(give_back_soon),
             options.drain_timeout_seconds,
@@ -174,9 +178,13 @@ def assemble(
 
 
 def _model_builder(
-    options: CoreOptions, registry: BackendRegistry, loader: Loader, ensembles: EnsembleBuilder
+    make: Callable[..., ModelBuilder],
+    options: CoreOptions,
+    registry: BackendRegistry,
+    loader: Loader,
+    ensembles: EnsembleBuilder,
 ) -> ModelBuilder:
-    return ModelBuilder(
+    return make(
         registry,
         strict=options.strict_model_config,
         retries=options.load_retry_count,

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,14 @@ from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup_failure, startup_names
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core_options import ControlMode, CoreOptions
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.named_loads import load_order
 from repoagent.serving.lifecycle.repository_follower import Poller
 from repoagent.serving.queries import ModelMetrics
-from repoagent.serving.repositories.repository_set import NameMapping
+from repoagent.serving.repositories.repository_set import NameMapping, RepositorySet
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
+from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 
@@ -38,11 +40,18 @@ class ServingCore:
     """
 
     def __init__(
-        self, options: CoreOptions, *, loader: Loader | None = None, backends: BackendRegistry | None = None
+        self,
+        options: CoreOptions,
+        *,
+        loader: Loader | None = None,
+        backends: BackendRegistry | None = None,
+        repositories: RepositorySet | None = None,
+        make_builder: Callable[..., ModelBuilder] = ModelBuilder,
     ) -> None:
+        """The keywords replace parts that are made from the options otherwise, see :func:`assemble`."""
         options.check()
         self.options = options
-        parts = assemble(options, self, self._unload_for_agent, loader, backends)
+        parts = assemble(options, self, self._unload_for_agent, loader, backends, repositories, make_builder)
         self._parts = parts
         self._life = parts.life
         self._table = parts.table
@@ -255,6 +264,25 @@ class ServingCore:
             # Which of several namesakes it is the agent does not know: what must not be used goes in any case.
             for slot in self._table.named(name):
                 self._unloader.unload_for_good(slot.name, f"unloaded, as its agent asked: {reason}")
+
+    def unload_for_good(self, name: str, reason: str) -> None:
+        """Unload a model that must not be used any more, in every control mode; the index states ``reason``."""
+        self._unloader.unload_for_good(name, reason)
+
+    def reload(self, name: str) -> None:
+        """Load a model again, as it was asked for, in every control mode: something of it has broken down.
+
+        Raises:
+            RepoAgentError: it cannot be loaded; what is left of it goes on serving.
+        """
+        slot = self._table.meant(name)
+        loaded = slot.loaded if slot is not None else None
+        if loaded is None:
+            return
+        if loaded.origin.files:
+            raise UnsupportedError(f"failed to load '{name}': files of a load request are not kept")
+        order = LoadRequest(loaded.origin.config, pinned=loaded.origin.pinned)
+        self._table.load(name, order).result()
 
     def _require_explicit(self) -> None:
         if self._life.state is not ServerState.READY:

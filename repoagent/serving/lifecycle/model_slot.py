@@ -290,6 +290,18 @@ class ModelSlot:
             self._finish(old, leaving)
         self._context.changed(self.name)
 
+    def show(self, model: LoadedModel | None) -> None:
+        """Serve ``model``, or nothing: for a process whose models another one loads, and lets go of."""
+        with self._lock:
+            old, self.loaded = self.loaded, model
+            self._released.notify_all()
+        for version in model.versions if model is not None else ():
+            assert model is not None
+            self._states.make_ready(version, model)
+        if old is not None:
+            self._states.leave(old)
+            self._states.gone(old, UNLOADED)
+
     def _follow_members(self) -> None:
         old, builder = self.loaded, self._context.builder
         if old is None or not builder.outdated(old.versions, self.id.namespace):

@@ -28,6 +28,8 @@ class ModelTable:
         self._slots: dict[str, ModelSlot] = {}
         self._namesakes: dict[str, tuple[ModelSlot, ...]] = {}
         """The slots that have a namespace, by name alone."""
+        self.wait_for: Callable[[str], bool] = lambda _name: False
+        """Called with a model that cannot be found; True: look again."""
         self._lock = threading.Lock()
         self._closed = False
 
@@ -72,12 +74,20 @@ class ModelTable:
         with self._lock:
             if self._closed:
                 raise UnavailableError(f"failed to load '{name}': the server is stopping")
-            slot = self._slots.get(str(name))
-            if slot is None:
-                slot = self._slots[str(name)] = self._make_slot(ModelId.of(name))
-                if slot.id.namespace:
-                    self._namesakes[slot.id.name] = (*self._namesakes.get(slot.id.name, ()), slot)
-            return slot.load(order)
+            return self._slot(name).load(order)
+
+    def slot(self, name: str) -> ModelSlot:
+        """The slot of a model, a new one if it has none."""
+        with self._lock:
+            return self._slot(name)
+
+    def _slot(self, name: str) -> ModelSlot:
+        slot = self._slots.get(str(name))
+        if slot is None:
+            slot = self._slots[str(name)] = self._make_slot(ModelId.of(name))
+            if slot.id.namespace:
+                self._namesakes[slot.id.name] = (*self._namesakes.get(slot.id.name, ()), slot)
+        return slot
 
     def close(self) -> None:
         """Take no further loads and cancel those that have not ended."""
@@ -132,6 +142,8 @@ class ModelTable:
     def _find_slowly(self, name: str, version: str) -> ServedModel:
         """The same for versions in other spellings; else the error that states what is wrong."""
         number = _version_number(version)
+        if self.wait_for(name):
+            return self.find(name, version)
         slot = self.meant(name)
         if slot is None or not slot.statuses():
             raise _unknown(f"'{name}' is not found")

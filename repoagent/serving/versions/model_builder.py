@@ -161,7 +161,7 @@ class ModelBuilder:
                 try:
                     built[version] = one = self._kept(
                         name, config, files, version, cancelled, present
-                    ) or self._build_with_retries(name, config, files, version, cancelled)
+                    ) or self.build_version(name, config, files, version, cancelled)
                     undo.callback(one.discard if isinstance(one, Kept) else one.close)
                 except CancelledError:
                     raise
@@ -217,9 +217,14 @@ class ModelBuilder:
             raise AssertionError("there is no ensemble without a builder of ensembles")
         return {number: self.ensembles.rebuild(served, namespace) for number, served in versions.items()}
 
-    def _build_with_retries(
+    def build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
+        """Load one version, with as many tries as the server allows.
+
+        Raises:
+            RepoAgentError: the last try failed.
+        """
         for remaining in range(self.retries, -1, -1):
             try:
                 return self._build_version(name, copy(config), files, version, cancelled)
@@ -335,6 +340,15 @@ class ModelBuilder:
         return self._finish(name, config, backend, files, version, gpus), backend
 
     def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
+        config = self.named(name, config, files, version)
+        return config, self.registry.get(config.backend)
+
+    def named(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ModelConfig:
+        """The configuration with the backend that it names, or that the model's files imply.
+
+        Raises:
+            RepoAgentError: there is none, or the operator does not allow it.
+        """
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
         implied = not config.backend or config.backend in model_filenames().keys() - self.registry.names()
@@ -347,7 +361,7 @@ class ModelBuilder:
                 f"({', '.join(names) or 'it is empty'}) identifies the kind of the model"
             )
         self.admit(name, config)
-        return config, self.registry.get(config.backend)
+        return config
 
     def _finish(
         self,

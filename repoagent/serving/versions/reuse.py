@@ -56,6 +56,7 @@ class Built:
 
     versions: Mapping[int, ServedModel]
     kept: tuple[Kept, ...] = ()
+    on_commit: Callable[[], None] = lambda: None
 
     @classmethod
     def of(cls, versions: Mapping[int, ServedModel | Kept]) -> "Built":
@@ -76,6 +77,7 @@ class Built:
         """Change what is kept as the new load asks."""
         for one in self.kept:
             one.commit()
+        self.on_commit()
 
 
 def keep(

@@ -1,5 +1,6 @@
 """Kinds of command-line values as Triton reads them."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
@@ -19,6 +20,7 @@ __all__ = [
     "HEADER_PATTERN",
     "LEVEL",
     "PAIR",
+    "PROCESSES",
     "RESOURCE",
     "BackendSetting",
     "boolean",
@@ -51,6 +53,15 @@ class _Level(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         words = {"true": 1, "false": 0}
         return super().convert(words.get(str(value).lower(), value), param, ctx)
+
+
+class _Processes(click.IntRange):
+    """A whole number of at least 1, or ``auto`` for one process for each core that this one may use."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).lower() == "auto":
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return super().convert(value, param, ctx)
 
 
 _RESOURCE: Final = re.compile(r"(?P<name>[^:]+):(?P<count>[0-9]+)(?::(?P<device>[0-9]+))?", re.ASCII)
@@ -88,6 +99,7 @@ BOOLEAN: Final = _Boolean()
 HEADER_PATTERN: Final = _HeaderPattern()
 LEVEL: Final = _Level(0)
 RESOURCE: Final = _Resource()
+PROCESSES: Final = _Processes(1, 256)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any] | click.Command)

@@ -4,12 +4,12 @@ import ctypes
 import errno
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from repoagent.errors import UnavailableError
 
-__all__ = ["bound", "ignore_new", "queued"]
+__all__ = ["bound", "ignore_new", "inherit", "queued"]
 
 # <asm-generic/socket.h>; Python has no name for it.
 _SO_ATTACH_FILTER: Final = 26
@@ -21,12 +21,23 @@ _DROP_SYN: Final = b"".join(
 )
 
 
+_inherited: Final[dict[tuple[str, int], socket.socket]] = {}
+
+
+def inherit(sockets: Mapping[tuple[str, int], socket.socket]) -> None:
+    """Have :func:`bound` give these for their addresses: another process has made them."""
+    _inherited.update(sockets)
+
+
 def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
-    """A socket that has the address and does not listen yet. Port 0 takes a free one.
+    """A socket that has the address and does not listen yet, or an inherited one. Port 0 takes a free one.
 
     Raises:
         UnavailableError: the address cannot be had.
     """
+    inherited = _inherited.pop((address, port), None)
+    if inherited is not None:
+        return inherited
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -13,7 +13,7 @@ from repoagent.server.logs import FORMATS
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent_server.flags.http_tls_flags import HttpTls
-from repoagent_server.flags.values import LEVEL, RESOURCE
+from repoagent_server.flags.values import LEVEL, PROCESSES, RESOURCE
 from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
@@ -111,6 +111,12 @@ class ServeOptions:
         (), "An environment variable that config.pbtxt may use as ${NAME}; repeat for more.", metavar="NAME"
     )
     exit_timeout_secs: int = setting(30, "Seconds to wait for running requests and agents at the end.", least=0)
+    processes: int = setting(
+        1,
+        "Processes that serve; 'auto' is one for each core. Agents and keys stay in one more, see the docs.",
+        kind=PROCESSES,
+        metavar="N|auto",
+    )
     repoagent_directory: Path | None = setting(
         Path("/opt/tritonserver/repoagents"), "Directory of agents that are not installed as packages."
     )
@@ -210,7 +216,21 @@ class ServeOptions:
             raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
+        if self.processes > 1:
+            self._check_processes()
         self._check_ports()
+
+    def _check_processes(self) -> None:
+        """Refuse what one process would know and the others would not."""
+        alone = {
+            "--model-load-on-demand": self.model_load_on_demand,
+            "--model-namespacing": self.model_namespacing,
+            "--allow-client-shm": self.allow_client_shm,
+            "--trace-config": self.trace != TraceSettings(),
+            "--grpc-address=unix": self.grpc.address.startswith("unix"),
+        }
+        if refused := [flag for flag, given in alone.items() if given]:
+            raise click.UsageError(f"{', '.join(refused)}: not with --processes above 1")
 
     def _check_ports(self) -> None:
         """Refuse two endpoints at one port, and one outside the range that SageMaker leaves."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -46,7 +47,17 @@ from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import CertificateMetrics
 from repoagent_server.tls.files import TlsFiles
 
-__all__ = ["run"]
+__all__ = [
+    "FrontEnd",
+    "certificate_metrics",
+    "core_options",
+    "front_ends",
+    "metrics_page",
+    "ports",
+    "request_log",
+    "run",
+    "with_ports",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +113,9 @@ def run(options: ServeOptions) -> int:
             if options.ready_file is not None:
                 clear_ready_file(options.ready_file)
             audit = stack.enter_context(audit_log(options))
-            requests = stack.enter_context(_request_log(options.request_log))
+            if options.processes > 1:
+                return _run_processes(options, line, audit, stop, stack)
+            requests = stack.enter_context(request_log(options.request_log))
             logs = [log for log in (audit, requests) if log is not None]
             stack.enter_context(hangup_calls([log.reopen for log in logs], stop))
             core = _core(options, line, audit or NO_AUDIT)
@@ -115,7 +128,15 @@ def run(options: ServeOptions) -> int:
                 file.observe(partial(note_access_change, core.audit))
                 access = file.access
                 access.observe(denials.report)
-            fronts = _front_ends(options, core, regions, access, requests, denials, _sources(audit, requests))
+            fronts: dict[str, FrontEnd] = {}
+            sources: list[Source] = [
+                WorkspaceMetrics(core),
+                denials,
+                certificate_metrics(fronts),
+                *_sources(audit, requests),
+            ]
+            page = metrics_page(options, core, sources)
+            fronts.update(front_ends(options, core, regions, access, requests, denials, page))
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
@@ -138,6 +159,22 @@ def _of_this_server() -> Iterator[None]:
             yield
     finally:
         sys.argv = ours
+
+
+def _run_processes(
+    options: ServeOptions, line: ProgressLine | None, audit: AuditLog | None, stop: StopRequest, stack: ExitStack
+) -> int:
+    """The same with the front ends in processes of their own."""
+    from repoagent_server.program.keeper import Keeper
+
+    stack.enter_context(hangup_calls([audit.reopen] if audit is not None else [], stop))
+    keeper = Keeper(options, core_options(options, line.show if line else None, audit or NO_AUDIT))
+    stack.callback(keeper.close)
+    if line is not None:
+        keeper.core.observe(EndOfLoads(line), "repoagent-server-progress")
+    sources = [WorkspaceMetrics(keeper.core), *_sources(audit, None)]
+    keeper.start(metrics_page(options, keeper.core, sources, models=False))
+    return _serve(options, keeper.core, keeper.fronts, stop)
 
 
 def _core(options: ServeOptions, line: ProgressLine | None, audit: Audit) -> ServingCore:
@@ -221,23 +258,38 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
     return _stop(core, fronts, options.exit_timeout_secs)
 
 
-def _front_ends(
+def metrics_page(
+    options: ServeOptions, core: ServingCore, sources: Sequence[Source], *, models: bool = True
+) -> Callable[[], str] | None:
+    """What gives the text of the metrics page, of which ``sources`` are part; None where there is to be none.
+
+    ``models``: those of requests are part of it, too.
+    """
+    if not options.allow_metrics:
+        return None
+    agents = AgentMetrics()
+    core.observe(agents, "repoagent-server-metrics")
+    machine = Machine() if options.allow_cpu_metrics else None
+    metrics = core.metrics if models else list
+    return Exposition(metrics, agents, machine, settings=options.metrics, others=sources).text
+
+
+def certificate_metrics(fronts: Mapping[str, FrontEnd]) -> CertificateMetrics:
+    """Those of the certificates of ``fronts``, which may be filled later."""
+    return CertificateMetrics(lambda: {_READY_NAMES[name]: front for name, front in fronts.items()})
+
+
+def front_ends(
     options: ServeOptions,
     core: ServingCore,
     regions: Regions,
     access: Access | None,
     request_log: RequestLog | None,
     denials: Denials,
-    sources: Sequence[Source],
+    page: Callable[[], str] | None,
 ) -> dict[str, FrontEnd]:
-    agents = AgentMetrics()
-    core.observe(agents, "repoagent-server-metrics")
-    machine = Machine() if options.allow_cpu_metrics else None
+    """Every way in that ``options`` ask for, not bound yet. ``page`` gives the metrics."""
     fronts: dict[str, FrontEnd] = {}
-    certificates = CertificateMetrics(lambda: {_READY_NAMES[name]: front for name, front in fronts.items()})
-    others: list[Source] = [WorkspaceMetrics(core), denials, certificates, *sources]
-    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=others)
-    page = exposition.text if options.allow_metrics else None
     limits, reserve = Limits(max_body=options.http_max_input_size), Reserve(options.limits.held_bytes)
     api = partial(
         api_service,
@@ -290,8 +342,38 @@ def _front_ends(
     return fronts
 
 
+def ports(options: ServeOptions) -> dict[str, tuple[str, int]]:
+    """Address and port of each way in that ``options`` ask for, by the names of :func:`front_ends`."""
+    metrics_address = options.metrics_address or options.http_address
+    found = {
+        _HTTP: (options.http_address, options.http_port) if options.allow_http else None,
+        _SAGEMAKER: (options.http_address, options.sagemaker.port) if options.sagemaker is not None else None,
+        _VERTEX: (options.http_address, options.vertex.port) if options.vertex is not None else None,
+        _GRPC: (options.grpc.address, options.grpc.port) if options.allow_grpc else None,
+        _METRICS: (metrics_address, options.metrics_port) if options.allow_metrics else None,
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def with_ports(options: ServeOptions, taken: Mapping[str, int]) -> ServeOptions:
+    """``options`` with the ports that were taken for those that were left open."""
+
+    def port(name: str, chosen: int) -> int:
+        return taken.get(name, chosen)
+
+    sagemaker, vertex = options.sagemaker, options.vertex
+    return replace(
+        options,
+        http_port=port(_HTTP, options.http_port),
+        metrics_port=port(_METRICS, options.metrics_port),
+        grpc=replace(options.grpc, port=port(_GRPC, options.grpc.port)),
+        sagemaker=None if sagemaker is None else replace(sagemaker, port=port(_SAGEMAKER, sagemaker.port)),
+        vertex=None if vertex is None else replace(vertex, port=port(_VERTEX, vertex.port)),
+    )
+
+
 @contextmanager
-def _request_log(path: Path | None) -> Iterator[RequestLog | None]:
+def request_log(path: Path | None) -> Iterator[RequestLog | None]:
     """The log of requests that ``--request-log`` asks for."""
     if path is None:
         yield None

@@ -28,6 +28,9 @@ from onnx import TensorProto, helper
 PATIENCE: Final = 120
 """Seconds after which anything that is waited for counts as never coming."""
 
+PROCESSES: Final = os.environ.get("REPOAGENT_TEST_PROCESSES", "")
+"""A number: every server of these tests has that many workers."""
+
 PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
 
 _HERE: Final = f"{Path(__file__).parent}{os.sep}"
@@ -334,6 +337,8 @@ class World:
         command = [*PROGRAM, f"--model-repository={repository or self.models}", "--http-port=0"]
         command += ["--allow-metrics=false", f"--repoagent-directory={self.agents}"]
         command += [f"--workspace-directory={self.work}", f"--confidential-directory={self.shared_memory}"]
+        if PROCESSES and not any(flag.startswith("--processes") for flag in flags):
+            command.append(f"--processes={PROCESSES}")
         return [*command, f"--cache-directory={self.root / 'cache'}", *flags]
 
     def start(

@@ -1,0 +1,156 @@
+"""Calls in both directions over one socket between the keeper and a worker."""
+
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final
+
+from repoagent.errors import RepoAgentError, UnavailableError, error_of
+from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.memory import Arena, ProtocolError
+from repoagent.serving.backends.python.process.memory import Mapping as Memory
+
+__all__ = ["Calls", "Ended"]
+
+logger = logging.getLogger(__name__)
+
+Answers = Mapping[str, Callable[..., Any]]
+
+_AT_ONCE: Final = 64
+"""Calls of the other side without an answer yet. A side that makes more breaks the rules, and its process is ended."""
+_SEND_SECONDS: Final = 10
+_SEND_TIMEOUT: Final = struct.pack("@ll", _SEND_SECONDS, 0)
+_MESSAGE_BYTES: Final = 256 << 20
+
+
+class Ended(UnavailableError):
+    """The other process has ended, or does not answer."""
+
+
+class Calls:
+    """What this process asks of the other, and its answers to what that asks.
+
+    Arguments and results are plain values. ``answers`` has what the other may call, by name: each runs on a thread of
+    its own, raises RepoAgentError for a refusal, and must not trust its arguments. ``on_end`` is called once, on the
+    reading thread, when the other has gone or broken the rules.
+    """
+
+    def __init__(self, sock: socket.socket, answers: Answers, on_end: Callable[[str], None], name: str) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+        self._channel = Channel(sock, Arena(), Memory(), longest_sent=_MESSAGE_BYTES, longest_received=_MESSAGE_BYTES)
+        self._answers = answers
+        self._on_end = on_end
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._number = 0
+        self._ended = False
+        self._room = threading.Semaphore(_AT_ONCE)
+
+    def start(self) -> None:
+        """Take calls and answers from now on."""
+        threading.Thread(target=self._read, name=f"{self._name}-calls", daemon=True).start()
+
+    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """What the other answers.
+
+        Raises:
+            Ended: it has gone, or has not answered within ``timeout`` seconds.
+            RepoAgentError: it refused.
+        """
+        try:
+            return self.begin(name, *arguments).result(timeout)
+        except FutureTimeoutError:
+            raise Ended(f"{self._name} has not answered '{name}' for {timeout:g} seconds") from None
+
+    def begin(self, name: str, *arguments: Any) -> "Future[Any]":
+        """Make a call without waiting; the result has its answer, or its error."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._ended:
+                future.set_exception(self._gone())
+                return future
+            self._number = number = self._number + 1
+            self._waiting[number] = future
+        try:
+            self._channel.send(Kind.ASK, [number, name, list(arguments)])
+        except (PeerGoneError, OSError) as error:
+            logger.debug("%s: '%s' could not be sent: %s", self._name, name, error)
+            self.close()
+            self._settle(number, self._gone(), None)
+        return future
+
+    def close(self) -> None:
+        """Let the other know that this is the end, and fail the calls that wait."""
+        self._channel.shutdown()
+
+    def _gone(self) -> Ended:
+        return Ended(f"{self._name} has ended")
+
+    def _settle(self, number: int, error: BaseException | None, value: Any) -> None:
+        with self._lock:
+            future = self._waiting.pop(number, None)
+        if future is None:
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def _read(self) -> None:
+        why = ""
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._take(message)
+        except (ProtocolError, ValueError, TypeError, KeyError) as error:
+            why = f"it broke the rules: {error}"
+            logger.error("%s: %s", self._name, why)
+        with self._lock:
+            self._ended = True
+            waiting = list(self._waiting)
+        self._channel.shutdown()
+        for number in waiting:
+            self._settle(number, self._gone(), None)
+        self._on_end(why)
+        self._channel.close()
+
+    def _take(self, message: Message) -> None:
+        if message.kind == Kind.ANSWER:
+            number, code, value = message.body
+            error = None if code is None else error_of(int(code), str(value))
+            self._settle(int(number), error, value)
+            return
+        if message.kind != Kind.ASK:
+            return  # Memory that may be used again.
+        number, name, arguments = message.body
+        answer = self._answers.get(name) if isinstance(name, str) else None
+        if answer is None or not isinstance(arguments, list):
+            raise ValueError(f"there is no call {str(name)[:64]!r}")
+        if not self._room.acquire(blocking=False):
+            raise ValueError(f"there are {_AT_ONCE} calls at once")
+        threading.Thread(
+            target=self._answer, args=(int(number), name, answer, arguments), name=f"{self._name}-{name}", daemon=True
+        ).start()
+
+    def _answer(self, number: int, name: str, answer: Callable[..., Any], arguments: list[Any]) -> None:
+        body: list[Any]
+        try:
+            body = [number, None, answer(*arguments)]
+        except RepoAgentError as error:
+            body = [number, int(error.code), str(error)]
+        except Exception as error:
+            logger.exception("%s: '%s' failed", self._name, name)
+            body = [number, int(RepoAgentError.code), f"{type(error).__name__}: {error}"]
+        finally:
+            self._room.release()
+        try:
+            self._channel.send(Kind.ANSWER, body)
+        except PeerGoneError:
+            pass  # The reading thread sees it, too.
+        except (OSError, TypeError, ValueError) as error:
+            logger.error("%s: the answer to '%s' could not be sent: %s", self._name, name, error)
+            self.close()

@@ -1,0 +1,128 @@
+"""What a worker may ask of the keeper. It reads strangers' bytes, so it is believed as little as they are."""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from repoagent.audit import Actor, Audit, acting_as
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.core import ServingCore
+from repoagent_server.processes.fleet import Fleet
+from repoagent_server.shared.merging import merged_metrics, merged_statistics
+
+__all__ = ["Desk"]
+
+_FIELDS: Final = ("client", "via", "request", "address")
+_EVENTS: Final = frozenset({"denied", "load"})
+"""What a front end records by itself. All else the keeper records when it happens."""
+_TEXT_BYTES: Final = 4096
+_DETAILS: Final = 32
+_ANSWER_SECONDS: Final = 10.0
+_PERMISSION_SECONDS: Final = 10.0
+
+
+class Desk:
+    """Answers the calls of workers. ``page`` is the keeper's own page of metrics, None without one."""
+
+    def __init__(self, core: ServingCore, audit: Audit, page: Callable[[], str] | None) -> None:
+        self._core = core
+        self._audit = audit
+        self._page = page
+
+    def answers(self, fleet: Fleet, worker: int) -> dict[str, Callable[..., Any]]:
+        """What worker number ``worker`` may call, by name."""
+
+        def load(actor: Any, name: Any, config: Any, files: Any, version: Any) -> dict[str, Any]:
+            text = None if config is None else _text(config, longest=None)
+            with self._acting(fleet, worker, actor):
+                report = self._core.load(_text(name), config=text, files=_files(files), version=_number(version))
+                return report.to_dict()
+
+        def unload(actor: Any, name: Any, dependents: Any, wait: Any, version: Any) -> None:
+            with self._acting(fleet, worker, actor):
+                self._core.unload(
+                    _text(name), unload_dependents=dependents is True, wait=wait is True, version=_number(version)
+                )
+
+        def statistics(name: Any, version: Any) -> dict[str, Any]:
+            asked = _text(name), _text(version)
+            return merged_statistics(fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS))
+
+        def metrics() -> str:
+            pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS)
+            own = [("keeper", self._page())] if self._page is not None else []
+            return merged_metrics([*((str(number), page) for number, page in pages), *own], "process")
+
+        return {
+            "load": load,
+            "unload": unload,
+            "statistics": statistics,
+            "metrics": metrics,
+            "index": lambda ready_only: self._core.index(ready_only=ready_only is True),
+            "report": self._report,
+            "ready": self._core.ready,
+            "has_model": lambda name: self._core.has_model(_text(name)),
+            "audit": self._record,
+        }
+
+    def _report(self, name: Any) -> dict[str, Any] | None:
+        report = self._core.report(_text(name))
+        return None if report is None else report.to_dict()
+
+    def _record(self, demanded: Any, event: Any, result: Any, what: Any, actor: Any) -> None:
+        if _text(event) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:
+            raise InvalidArgumentError("an event that front ends do not record")
+        details = {
+            _text(key): value if isinstance(value, int | None) else _text(str(value)) for key, value in what.items()
+        }
+        if demanded is True:
+            self._audit.demand(event, _text(result), details, _client(actor))
+        else:
+            self._audit.record(event, _text(result), details, _client(actor))
+
+    @contextmanager
+    def _acting(self, fleet: Fleet, worker: int, asked: Any) -> Iterator[None]:
+        if not (isinstance(asked, list) and len(asked) == len(("number", "actor", "restricted"))):
+            raise InvalidArgumentError("a call without its actor")
+        number, fields, restricted = asked
+
+        def manages(model: str) -> bool:
+            try:
+                return fleet.ask(worker, "manages", number, model, timeout=_PERMISSION_SECONDS) is True
+            except RepoAgentError:
+                return False
+
+        with acting_as(_client(fields, manages if restricted is not False else None)):
+            yield
+
+
+def _client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:
+    """The client, or the model, for which a worker acts: never the operator."""
+    if not isinstance(fields, Mapping):
+        raise InvalidArgumentError("an actor without fields")
+    return Actor("client", **{name: _text(fields.get(name, "")) for name in _FIELDS}, manages=manages)
+
+
+def _text(value: Any, longest: int | None = _TEXT_BYTES) -> str:
+    if not isinstance(value, str) or (longest is not None and len(value) > longest):
+        raise InvalidArgumentError("a text is expected, and not a long one")
+    return value
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InvalidArgumentError("a number is expected")
+    return value
+
+
+def _files(value: Any) -> dict[str, bytes] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InvalidArgumentError("files are expected by their paths")
+    try:
+        return {_text(path): base64.b64decode(_text(content, longest=None)) for path, content in value.items()}
+    except binascii.Error as error:
+        raise InvalidArgumentError(f"the content of a file cannot be read: {error}") from error

@@ -1,0 +1,430 @@
+"""The worker processes: they are started, get their models, and are replaced when they die."""
+
+import base64
+import logging
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent.storage.secrets.programs import child_environment
+from repoagent_server.processes.calls import Calls, Ended
+
+__all__ = ["Fleet", "Handed", "Listeners", "WorkerGoneError"]
+
+logger = logging.getLogger(__name__)
+
+Listeners = Mapping[tuple[str, int], Sequence[socket.socket]]
+"""Address and port -> the socket of each worker."""
+
+_START_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 30.0
+"""How long a worker has for what needs no model's code. One that takes longer is ended, and another is started."""
+_LAST_SECONDS: Final = 5.0
+_TICK_SECONDS: Final = 0.05
+_LONG_LIFE_SECONDS: Final = 60.0
+_SLOWEST_RESTART_SECONDS: Final = 30.0
+_KEPT: Final = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHOME"}
+    | {"PYTHONPATH", "PYTHONUNBUFFERED", "REPOAGENT_STARTED_BY", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    | {"VIRTUAL_ENV"}
+)
+_KEPT_PREFIXES: Final = ("CUDA_", "KMP_", "LC_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_", "ORT_", "TENSORRT_")
+"""What a worker inherits of the keeper's environment, which may hold keys."""
+
+
+class WorkerGoneError(UnavailableError):
+    """A worker ended while it did what all of them were to do."""
+
+
+@dataclass(eq=False, slots=True)
+class Handed:
+    """A version that the workers build, under a number that no other one has."""
+
+    number: int
+    model: str
+    version: int
+    config: bytes
+    root: str
+    fleeting: bool
+    missing: bool = False
+    """A worker that was started later could not build it: another load brings it back."""
+    deaths: int = 0
+    """How many workers in a row have died while they built it anew."""
+
+    @property
+    def order(self) -> list[Any]:
+        """The arguments of the call ``build``."""
+        config = base64.b64encode(self.config).decode()
+        return [self.number, self.model, self.version, config, self.root, self.fleeting]
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    index: int
+    process: "subprocess.Popen[bytes] | None" = None
+    calls: Calls | None = None
+    started: float = 0.0
+    failures: int = 0
+    """How often in a row it died soon."""
+
+
+class Fleet:
+    """``count`` workers: each runs the module ``program``, whose call ``start`` gets ``options`` (pickled).
+
+    ``answers`` has what a worker may call.
+
+    ``on_missing`` gets a version that a worker could not build again. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        program: str,
+        options: object,
+        listeners: Listeners,
+        answers: Callable[["Fleet", int], Mapping[str, Callable[..., Any]]],
+        *,
+        on_missing: Callable[[Handed, str], None],
+        deadliest: int,
+    ) -> None:
+        self._program = program
+        self._options = base64.b64encode(pickle.dumps(options)).decode()
+        self._listeners = listeners
+        self._make_answers = answers
+        self._on_missing = on_missing
+        self._deadliest = deadliest
+        self._lock = threading.RLock()
+        self._workers = [_Worker(index) for index in range(count)]
+        self._handed: dict[int, Handed] = {}
+        self._shown: dict[str, dict[int, int]] = {}
+        """By model: the numbers of its versions that serve."""
+        self._next = 0
+        self._open = False
+        self._closing = False
+        self.restarts = 0
+        """How many workers have been started in the place of one that died."""
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all of them.
+
+        Raises:
+            RepoAgentError: one of them cannot start.
+        """
+        with self._lock:
+            for worker in self._workers:
+                self._launch(worker)
+            started = [self._begin_start(worker) for worker in self._workers]
+        for one in started:
+            one.result(_START_SECONDS)
+
+    def open(self) -> None:
+        """Have them answer requests: from here on, and those that are started later."""
+        with self._lock:
+            self._open = True
+        self.ask_all("open", timeout=_STEP_SECONDS)
+
+    def refuse(self) -> None:
+        """Have them take no new requests, and start none any more."""
+        with self._lock:
+            self._closing = True
+        self._ask_those("refuse", timeout=_STEP_SECONDS)
+
+    def finish(self, timeout: float) -> None:
+        """Have them answer what is left for at most ``timeout`` seconds, and end."""
+        with self._lock:
+            self._closing = True
+        self._ask_those("finish", timeout, timeout=timeout + _LAST_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """End all of them. Twice is once."""
+        with self._lock:
+            self._closing = True
+            workers = [worker for worker in self._workers if worker.process is not None]
+        for worker in workers:
+            if worker.calls is not None:
+                worker.calls.close()
+        for worker in workers:
+            assert worker.process is not None
+            try:
+                worker.process.wait(_LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+    def _launch(self, worker: _Worker) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listeners = [sockets[worker.index] for sockets in self._listeners.values()]
+        descriptors = [theirs.fileno(), *(listener.fileno() for listener in listeners)]
+        environment = {
+            name: value
+            for name, value in child_environment().items()
+            if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        }
+        try:
+            worker.process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+        worker.started = time.monotonic()
+        answers = self._make_answers(self, worker.index)
+        worker.calls = Calls(ours, answers, lambda why: self._ended(worker, why), f"worker {worker.index}")
+        worker.calls.start()
+
+    def _begin_start(self, worker: _Worker) -> "Future[Any]":
+        assert worker.calls is not None
+        listeners = [
+            [address, port, sockets[worker.index].fileno()] for (address, port), sockets in self._listeners.items()
+        ]
+        return worker.calls.begin("start", worker.index, self._options, listeners)
+
+    def _ended(self, worker: _Worker, why: str) -> None:
+        """Of the thread that reads from ``worker``: it has gone, or is to go."""
+        process = worker.process
+        assert process is not None
+        if why:
+            process.kill()
+        try:
+            status = process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        with self._lock:
+            worker.calls = None
+            if self._closing:
+                return
+            self.restarts += 1
+            soon = time.monotonic() - worker.started < _LONG_LIFE_SECONDS
+            worker.failures = worker.failures + 1 if soon else 0
+            pause = min(0.25 * 2 ** (worker.failures - 1), _SLOWEST_RESTART_SECONDS) if worker.failures > 1 else 0.0
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        again = f" in {pause:g} seconds" if pause else ""
+        logger.error("worker %d has ended (%s): another one is started%s", worker.index, why or how, again)
+        threading.Thread(target=self._revive, args=(worker, pause), name="repoagent-revive", daemon=True).start()
+
+    def _revive(self, worker: _Worker, pause: float) -> None:
+        time.sleep(pause)
+        try:
+            with self._lock:
+                if self._closing:
+                    return
+                self._launch(worker)
+                started = self._begin_start(worker)
+                handed = list(self._handed.values())
+            calls = worker.calls
+            assert calls is not None
+            started.result(_START_SECONDS)
+            lost = [one for one in handed if not self._handed_again(calls, one)]
+            for one in lost:  # Before it answers: a client must not find a model here and not there.
+                self._on_missing(one, "")
+            with self._lock:
+                for model, shown in self._shown.items():
+                    calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
+                if self._open:
+                    calls.call("open", timeout=_STEP_SECONDS)
+            logger.info("worker %d serves again", worker.index)
+        except (RepoAgentError, FutureTimeoutError, OSError) as error:
+            logger.error("worker %d cannot be started: %s", worker.index, error)
+            if worker.calls is not None:  # Its end starts another one.
+                worker.calls.close()
+
+    def _handed_again(self, calls: Calls, handed: Handed) -> bool:
+        """Have a new worker build what the others have; False if it cannot: files may have been wiped since.
+
+        Raises:
+            Ended: it died of that.
+        """
+        if handed.number not in self._handed:
+            return True
+        try:
+            calls.call("build", *handed.order)
+        except Ended:
+            handed.deaths += 1
+            if handed.deaths >= self._deadliest:
+                self._forget(handed)
+                self._on_missing(handed, f"{handed.deaths} workers in a row have died while they loaded it")
+            raise
+        except RepoAgentError as error:
+            logger.info("model '%s' version %d is loaded again: %s", handed.model, handed.version, error)
+            handed.missing = True
+            return False
+        handed.deaths = 0
+        return True
+
+    def _forget(self, handed: Handed) -> None:
+        with self._lock:
+            self._handed.pop(handed.number, None)
+
+    # -- versions ------------------------------------------------------------------------------------------------
+
+    def build(
+        self, model: str, version: int, config: bytes, root: str, *, fleeting: bool, cancelled: Callable[[], bool]
+    ) -> tuple[Handed, dict[str, Any]]:
+        """Have every worker build a version that is not shown yet; the answer of the first worker.
+
+        Raises:
+            WorkerGoneError: one of them died; the others have let go of it.
+            CancelledError: ``cancelled`` became true; they have let go of it.
+            RepoAgentError: one of them cannot build it; the others have let go of it.
+        """
+        with self._lock:
+            self._next += 1
+            handed = Handed(self._next, model, version, config, root, fleeting)
+            members = self._calls()
+            if not members:
+                raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
+            self._handed[handed.number] = handed
+            builds = [calls.begin("build", *handed.order) for calls in members]
+        watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=_STEP_SECONDS))
+        answers: list[Any] = []
+        failure: RepoAgentError | None = None
+        for build in builds:
+            try:
+                answers.append(watch.result(build))
+            except Ended as error:
+                failure = failure or WorkerGoneError(f"{error} while it loaded model '{model}'")
+            except RepoAgentError as error:
+                failure = failure or error
+        if watch.cancelled:
+            failure = failure or CancelledError(f"the load of model '{model}' was cancelled")
+        if failure is not None:
+            self.close_version(handed)
+            raise failure
+        first = answers[0]
+        if not isinstance(first, dict):
+            raise InternalError(f"a worker process returned no description of model '{model}'")
+        return handed, first
+
+    def show(self, model: str, versions: Mapping[int, Handed]) -> None:
+        """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
+        numbers = {version: handed.number for version, handed in versions.items()}
+        with self._lock:
+            self._ask_those("expect", model, timeout=_STEP_SECONDS)
+            self._shown[model] = numbers
+            self._ask_those("show", model, _entries(numbers), timeout=_STEP_SECONDS)
+
+    def retire(self, handed: Handed) -> None:
+        """Let no new request of it in."""
+        with self._lock:
+            shown = self._shown.get(handed.model, {})
+            if shown.get(handed.version) == handed.number:
+                del shown[handed.version]
+            if not shown:
+                self._shown.pop(handed.model, None)
+            self._ask_those("retire", handed.number, timeout=_STEP_SECONDS)
+
+    def running(self, handed: Handed) -> int:
+        """How many of its requests are inside."""
+        return sum(map(int, self._ask_those("running", handed.number, timeout=_STEP_SECONDS)))
+
+    def drain(self, handed: Handed, timeout: float | None) -> bool:
+        """Wait until its last request has been answered."""
+        limit = None if timeout is None else timeout + _LAST_SECONDS
+        return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
+
+    def close_version(self, handed: Handed) -> None:
+        """Have all workers let go of it."""
+        self._forget(handed)
+        self._ask_those("close", handed.number, timeout=None)
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def ask_all(self, name: str, *arguments: Any, timeout: float | None) -> list[Any]:
+        """What every worker answers that is there.
+
+        Raises:
+            RepoAgentError: one refuses, or all of them have gone.
+        """
+        answers: list[Any] = []
+        gone: RepoAgentError | None = None
+        for future in self._begin_all(name, arguments):
+            try:
+                answers.append(future.result(timeout))
+            except Ended as error:
+                gone = error
+            except FutureTimeoutError:
+                gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")
+        if not answers:
+            raise gone or UnavailableError("no worker process is there")
+        return answers
+
+    def ask(self, index: int, name: str, *arguments: Any, timeout: float | None) -> Any:
+        """What one worker answers.
+
+        Raises:
+            RepoAgentError: it refuses, has gone, or is too slow.
+        """
+        calls = self._workers[index].calls
+        if calls is None:
+            raise UnavailableError(f"worker {index} has ended")
+        return calls.call(name, *arguments, timeout=timeout)
+
+    def _ask_those(self, name: str, *arguments: Any, timeout: float | None) -> list[Any]:
+        """The same of those that are there, however few. One that refuses, or is too slow, is ended."""
+        answers = []
+        with self._lock:
+            asked = [(calls, calls.begin(name, *arguments)) for calls in self._calls()]
+        for calls, future in asked:
+            try:
+                answers.append(future.result(timeout))
+            except Ended:
+                pass
+            except (RepoAgentError, FutureTimeoutError) as error:
+                logger.error("a worker is ended, as it does not do '%s': %s", name, error or "no answer")
+                calls.close()
+        return answers
+
+    def _begin_all(self, name: str, arguments: Iterable[Any]) -> "list[Future[Any]]":
+        with self._lock:
+            return [calls.begin(name, *arguments) for calls in self._calls()]
+
+    def _calls(self) -> list[Calls]:
+        return [worker.calls for worker in self._workers if worker.calls is not None]
+
+    def pids(self) -> list[int]:
+        """The process of each worker that is there."""
+        with self._lock:
+            return [worker.process.pid for worker in self._workers if worker.calls is not None and worker.process]
+
+
+class _Watch:
+    """Waits for builds; calls ``cancel`` once when ``is_cancelled`` is true."""
+
+    def __init__(self, is_cancelled: Callable[[], bool], cancel: Callable[[], object]) -> None:
+        self._is_cancelled = is_cancelled
+        self._cancel = cancel
+        self.cancelled = False
+
+    def result(self, build: "Future[Any]") -> Any:
+        """What ``build`` gives, or raises."""
+        while True:
+            try:
+                return build.result(_TICK_SECONDS)
+            except FutureTimeoutError:
+                if not self.cancelled and self._is_cancelled():
+                    self.cancelled = True
+                    self._cancel()
+
+
+def _entries(numbers: Mapping[int, int]) -> list[list[int]]:
+    """Versions and numbers as a message has them: keys of JSON are texts."""
+    return [list(pair) for pair in numbers.items()]

@@ -1,0 +1,259 @@
+"""A worker's core: it serves what the keeper has it build, and asks the keeper about everything else."""
+
+import base64
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+
+from repoagent.api.report import LoadReport
+from repoagent.audit import Actor, current_actor
+from repoagent.audit.sink import What
+from repoagent.config import ModelConfig
+from repoagent.errors import CancelledError, RepoAgentError, UnsupportedError
+from repoagent.loader.chain import LoadedChain
+from repoagent.loader.loader import Loader
+from repoagent.serving.core import ServingCore
+from repoagent.serving.core_options import CoreOptions
+from repoagent.serving.lifecycle.loaded_model import LoadedModel
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.server_state import ServerState
+from repoagent.serving.versions.model_builder import ModelBuilder
+from repoagent.serving.versions.served_model import ServedModel
+from repoagent.storage.files.directory_files import DirectoryFiles
+from repoagent.storage.repositories.url import parse_url
+from repoagent_server.processes.calls import Calls
+
+__all__ = ["AskedAudit", "Models", "WorkerCore"]
+
+_ANSWER_SECONDS: Final = 30.0
+_EXPECTED_SECONDS: Final = 5.0
+"""How long a request for a model that is about to be shown waits for that."""
+
+
+class _NoLoader:
+    """In the place of a loader: no agent runs here."""
+
+    workspace_fault: Final = None
+
+    def admit(self, _model: str, _config: ModelConfig) -> None:
+        """The keeper decides."""
+
+
+class WorkerCore(ServingCore):
+    """Inference and what is known of the models here; loads, states and numbers of all workers are the keeper's."""
+
+    def __init__(self, options: CoreOptions, calls: Calls) -> None:
+        nowhere = RepositorySet((), lambda url: _no_repository(url))
+        super().__init__(options, loader=cast(Loader, _NoLoader()), repositories=nowhere)
+        self._calls = calls
+        self.audit = AskedAudit(calls)
+        self.models = Models(self._table, self._context.builder)
+        self._actors: dict[int, Actor] = {}
+        self._numbers = itertools.count(1)
+
+    def start(self) -> list[str]:
+        """Be ready for requests; the keeper loads models."""
+        self._life.enter(ServerState.STARTING, ServerState.INITIALIZED)
+        self._life.enter(ServerState.READY, ServerState.STARTING)
+        return []
+
+    def manages(self, number: int, model: str) -> bool:
+        """For the keeper: whether the client of a call may bring ``model`` into service."""
+        actor = self._actors.get(number)
+        return actor is not None and (actor.manages is None or actor.manages(model))
+
+    @contextmanager
+    def _acting(self) -> Iterator[list[Any]]:
+        """Who asks, as a call to the keeper has it."""
+        actor, number = current_actor(), next(self._numbers)
+        self._actors[number] = actor
+        try:
+            yield [number, actor.to_dict(), actor.manages is not None]
+        finally:
+            del self._actors[number]
+
+    def load(
+        self,
+        name: str,
+        *,
+        config: str | bytes | None = None,
+        files: Mapping[str, bytes] | None = None,
+        version: int | None = None,
+    ) -> LoadReport:
+        """See :meth:`ServingCore.load`; in all workers, or in none."""
+        text = config.decode() if isinstance(config, bytes) else config
+        contents = None if files is None else {path: base64.b64encode(one).decode() for path, one in files.items()}
+        with self._acting() as actor:
+            return LoadReport.from_dict(self._calls.call("load", actor, name, text, contents, version))
+
+    def unload(
+        self, name: str, *, unload_dependents: bool = False, wait: bool = True, version: int | None = None
+    ) -> None:
+        """See :meth:`ServingCore.unload`; in all workers."""
+        with self._acting() as actor:
+            self._calls.call("unload", actor, name, unload_dependents, wait, version)
+
+    def report(self, name: str) -> LoadReport | None:
+        """See :meth:`ServingCore.report`."""
+        found = self._calls.call("report", name, timeout=_ANSWER_SECONDS)
+        return None if found is None else LoadReport.from_dict(found)
+
+    def ready(self) -> bool:
+        """See :meth:`ServingCore.ready`."""
+        try:
+            return bool(self._calls.call("ready", timeout=_ANSWER_SECONDS))
+        except RepoAgentError:
+            return False
+
+    def has_model(self, name: str) -> bool:
+        """See :meth:`ServingCore.has_model`."""
+        return self.model_loaded(name) or bool(self._calls.call("has_model", name, timeout=_ANSWER_SECONDS))
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """See :meth:`ServingCore.index`."""
+        return list(self._calls.call("index", ready_only, timeout=_ANSWER_SECONDS))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """See :meth:`ServingCore.statistics`; those of all workers together."""
+        return dict(self._calls.call("statistics", name, version, timeout=_ANSWER_SECONDS))
+
+    def own_statistics(self, name: str, version: str) -> dict[str, Any]:
+        """Those of this worker."""
+        return super().statistics(name, version)
+
+    def register_repository(self, url: str, name_mapping: object = None) -> None:
+        """Refuse it: a model may not change the keeper's repositories."""
+        raise UnsupportedError("a server of several processes keeps the repositories that it was started with")
+
+    def unregister_repository(self, url: str) -> None:
+        """Refuse it, too."""
+        raise UnsupportedError("a server of several processes keeps the repositories that it was started with")
+
+
+def _no_repository(url: str) -> Any:
+    raise UnsupportedError(f"a worker reads no repository: {parse_url(url).text}")
+
+
+class AskedAudit:
+    """Has the keeper write what this worker's front ends record."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :class:`repoagent.audit.Audit`; a setting would be changed in this process only, so it is refused."""
+        if event == "settings":
+            raise UnsupportedError(
+                "settings of logs and traces cannot be changed in a server of several processes: give them as flags"
+            )
+        self._calls.call("audit", True, event, result, dict(what), (actor or current_actor()).to_dict())
+
+    def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :class:`repoagent.audit.Audit`."""
+        self.note(event, result, what, actor)
+
+    def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :class:`repoagent.audit.Audit`."""
+        self._calls.begin("audit", False, event, result, dict(what), (actor or current_actor()).to_dict())
+
+
+class Models:
+    """The versions that this worker has, by the keeper's numbers; each method is one of the keeper's calls."""
+
+    def __init__(self, table: ModelTable, builder: ModelBuilder) -> None:
+        self._table = table
+        self._builder = builder
+        table.wait_for = self.wait_for
+        self._lock = threading.Lock()
+        self._built: dict[int, tuple[str, ServedModel]] = {}
+        self._cancelled: dict[int, threading.Event] = {}
+        self._expected: dict[str, threading.Event] = {}
+
+    def build(self, number: int, model: str, version: int, config: str, root: str, fleeting: bool) -> dict[str, Any]:
+        """Load one version, and keep it to be shown."""
+        cancelled = threading.Event()
+        with self._lock:
+            self._cancelled[number] = cancelled
+        try:
+            asked = ModelConfig.FromString(base64.b64decode(config))
+            files = DirectoryFiles(Path(root), fleeting=fleeting)
+            served = self._builder.build_version(model, asked, files, version, cancelled.is_set)
+        finally:
+            with self._lock:
+                del self._cancelled[number]
+        if cancelled.is_set():
+            served.close()
+            raise CancelledError(f"the load of model '{model}' was cancelled")
+        with self._lock:
+            self._built[number] = model, served
+        return {"config": served.config.SerializeToString().hex(), "keeps_files": served.keeps_files}
+
+    def cancel(self, number: int) -> None:
+        """Have a build end soon."""
+        with self._lock:
+            cancelled = self._cancelled.get(number)
+        if cancelled is not None:
+            cancelled.set()
+
+    def expect(self, model: str) -> None:
+        """A model is about to be shown by all workers: who finds none waits for that."""
+        self._expected.setdefault(model, threading.Event())
+
+    def wait_for(self, model: str) -> bool:
+        """Wait until a model that is expected is shown; False if it is not expected."""
+        expected = self._expected.get(model)
+        return expected is not None and expected.wait(_EXPECTED_SECONDS)
+
+    def show(self, model: str, versions: list[list[int]]) -> None:
+        """Serve these versions of ``model`` and no others. Those that are not built yet are shown later."""
+        slot = self._table.slot(model)
+        with self._lock:
+            found = {version: self._built[number][1] for version, number in versions if number in self._built}
+        if found:
+            slot.show(LoadedModel(cast(LoadedChain, None), found, None))
+        expected = self._expected.pop(model, None)
+        if expected is not None:
+            expected.set()
+
+    def retire(self, number: int) -> None:
+        """Let no new request in, and serve it no more."""
+        found = self._get(number)
+        if found is None:
+            return
+        model, served = found
+        slot = self._table.slot(model)
+        loaded = slot.loaded
+        if loaded is not None and loaded.versions.get(served.version) is served:
+            slot.show(loaded.without_version(served.version))
+        served.retire()
+
+    def running(self, number: int) -> int:
+        """How many requests of it are inside."""
+        found = self._get(number)
+        return found[1].running if found is not None else 0
+
+    def drain(self, number: int, timeout: float | None) -> bool:
+        """Wait until its last request has been answered."""
+        found = self._get(number)
+        return found is None or found[1].drain(timeout)
+
+    def close(self, number: int) -> None:
+        """Let go of it."""
+        with self._lock:
+            found = self._built.pop(number, None)
+        if found is not None:
+            found[1].close()
+
+    def close_all(self) -> None:
+        """Let go of everything: the worker ends."""
+        for number in list(self._built):
+            self.retire(number)
+            self.close(number)
+
+    def _get(self, number: int) -> tuple[str, ServedModel] | None:
+        with self._lock:
+            return self._built.get(number)

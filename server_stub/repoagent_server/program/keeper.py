@@ -1,0 +1,209 @@
+"""The process that keeps agents, keys, audit and the life cycle of every model, and opens no port to a client."""
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.serving.core import CoreOptions, ServingCore
+from repoagent.storage.workspaces.workspace import forbid_core_dumps
+from repoagent_server.http.listener import bound
+from repoagent_server.processes.builder import FleetBuilder
+from repoagent_server.processes.desk import Desk
+from repoagent_server.processes.fleet import Fleet, Handed
+from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.program import ports, with_ports
+from repoagent_server.shared.audit_options import AuditOptions
+
+__all__ = ["Keeper"]
+
+logger = logging.getLogger(__name__)
+
+_PROGRAM: Final = "repoagent_server.program.worker"
+_ATTEMPTS: Final = 20
+"""How often a free port is looked for that all sockets of a way in can have."""
+
+
+class Keeper:
+    """A core whose versions are built by workers, and the workers' ports.
+
+    Raises:
+        RepoAgentError: a port cannot be had, or the core's options are wrong.
+    """
+
+    def __init__(self, options: ServeOptions, core_options: CoreOptions) -> None:
+        if not options.allow_core_dumps:
+            forbid_core_dumps()  # A worker may not look into this process, either.
+        self._ports = _Ports(options)
+        self._desk: Desk | None = None
+        self._fleet = Fleet(
+            options.processes,
+            _PROGRAM,
+            _for_workers(with_ports(options, self._ports.numbers)),
+            self._ports.sockets,
+            lambda fleet, worker: self._made_desk.answers(fleet, worker),
+            on_missing=self._missing,
+            deadliest=options.limits.worker_deaths,
+        )
+        self._opened = self._refused = self._finished = False
+        self._audit = core_options.audit
+        with ExitStack() as undo:
+            undo.callback(self._ports.close)
+            self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
+            undo.pop_all()
+        self.fronts = {name: _Port(self, *address) for name, address in self._ports.addresses.items()}
+
+    @property
+    def _made_desk(self) -> Desk:
+        assert self._desk is not None
+        return self._desk
+
+    def start(self, page: Callable[[], str] | None) -> None:
+        """Start the workers, which answer nothing yet; ``page`` is the keeper's part of the metrics.
+
+        Raises:
+            RepoAgentError: one does not start.
+        """
+        self._desk = Desk(self.core, self._audit, page)
+        self._fleet.start()
+        logger.info("%d worker processes have started", len(self._fleet))
+
+    def open(self) -> None:
+        """Have the workers answer."""
+        if not self._opened:
+            self._opened = True
+            self._fleet.open()
+
+    def refuse(self) -> None:
+        """Have them take nothing new."""
+        if not self._refused:
+            self._refused = True
+            self._fleet.refuse()
+
+    def finish(self, timeout: float) -> None:
+        """Have them answer what is left, and end."""
+        if not self._finished:
+            self._finished = True
+            self._fleet.finish(timeout)
+
+    def close(self) -> None:
+        """Unload what is loaded, and end the workers. Twice is once."""
+        with suppress(RepoAgentError):
+            self.core.stop()
+        self._fleet.close()
+        self._ports.close()
+
+    def _missing(self, handed: Handed, deadly: str) -> None:
+        """A new worker could not build a version: its files had gone, or it died of it."""
+        try:
+            if deadly:
+                self.core.unload_for_good(handed.model, deadly)
+            else:
+                self.core.reload(handed.model)
+        except RepoAgentError as error:
+            logger.error("model '%s' is not served by all workers: %s", handed.model, error)
+
+
+class _Port:
+    """One way in, as the program sees it: the workers have it."""
+
+    certificate_end: Final = None
+
+    def __init__(self, keeper: Keeper, address: str, port: int) -> None:
+        self._keeper = keeper
+        self._address = address, port
+
+    def bind(self) -> tuple[str, int]:
+        """Its address; it is bound."""
+        return self._address
+
+    def start(self) -> None:
+        """Answer requests, at all ports."""
+        self._keeper.open()
+
+    def refuse(self) -> None:
+        """Take no new requests."""
+        self._keeper.refuse()
+
+    def drain(self, timeout: float) -> bool:
+        """Answer what is left."""
+        self._keeper.finish(timeout)
+        return True
+
+    def stop(self) -> None:
+        """End the workers."""
+        self._keeper.close()
+
+
+def _for_workers(options: ServeOptions) -> ServeOptions:
+    """The options without what only the keeper needs: no path of a key, no policy, no repository."""
+    return replace(
+        options,
+        model_repository=(),
+        load_model=(),
+        agent_policy=None,
+        repoagent_directory=None,
+        repoagents_from_directory=(),
+        allow_config_variables=(),
+        cache_directory=None,
+        audit=AuditOptions(),
+        ready_file=None,
+        notes=(),
+        warnings=(),
+    )
+
+
+class _Ports:
+    """The sockets of all workers, by the names of the ways in.
+
+    Raises:
+        UnavailableError: an address cannot be had.
+    """
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self.sockets: dict[tuple[str, int], list[socket.socket]] = {}
+        try:
+            for name, (address, port) in ports(options).items():
+                host = address.removeprefix("[").removesuffix("]")
+                made = _sockets(host, port, options.processes)
+                number = int(made[0].getsockname()[1])
+                self.sockets[host, number] = made
+                self.addresses[name] = address, number
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The port of each way in."""
+        return {name: port for name, (_, port) in self.addresses.items()}
+
+    def close(self) -> None:
+        """Let go of them."""
+        for made in self.sockets.values():
+            for one in made:
+                one.close()
+
+
+def _sockets(host: str, port: int, count: int) -> list[socket.socket]:
+    """``count`` sockets at one port. The kernel deals new connections out to those that listen."""
+    for attempt in range(_ATTEMPTS):
+        # Without SO_REUSEPORT first: with it, a server that is there already would share its clients with this one.
+        first = bound(host, port, reuse_port=False)
+        number = int(first.getsockname()[1])
+        first.close()
+        made: list[socket.socket] = []
+        try:
+            made.extend(bound(host, number, reuse_port=True) for _ in range(count))
+            return made
+        except UnavailableError:
+            for one in made:
+                one.close()
+            if port or attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")

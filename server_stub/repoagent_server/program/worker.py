@@ -1,0 +1,151 @@
+"""The program of a worker: ``python -m repoagent_server.program.worker DESCRIPTOR``."""
+
+import base64
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from repoagent.server.exposition.page import Source
+from repoagent_server.access.access_file import AccessFile
+from repoagent_server.access.denials import Denials
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.listener import inherit
+from repoagent_server.processes.calls import Calls
+from repoagent_server.processes.worker import WorkerCore
+from repoagent_server.program.logs import configure
+from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.program import (
+    FrontEnd,
+    certificate_metrics,
+    core_options,
+    front_ends,
+    metrics_page,
+    request_log,
+)
+from repoagent_server.shared.request_log import RequestLogMetrics
+
+
+class Worker:
+    """What the keeper may have this process do, by the names of its calls."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.ended = threading.Event()
+        self._stack = ExitStack()
+        self._started = threading.Event()
+        self._fronts: dict[str, FrontEnd] = {}
+        self._core: WorkerCore
+        self._page: Callable[[], str] | None = None
+        self._index = 0
+        self._calls = Calls(sock, _Answers(self), self._keeper_ended, "keeper")
+        self._calls.start()
+
+    def start(self, index: int, options: str, listeners: list[list[Any]]) -> None:
+        """Make the front ends, which answer nothing yet."""
+        chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
+        self._index = index
+        inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
+        self._stack.enter_context(configure(chosen.log))
+        requests = self._stack.enter_context(request_log(chosen.request_log))
+        self._core = core = WorkerCore(core_options(chosen), self._calls)
+        core.start()
+        denials, access = Denials(core.audit), None
+        if chosen.access is not None:
+            access = self._stack.enter_context(AccessFile(chosen.access)).access
+            access.observe(denials.report)
+        sources: list[Source] = [denials, certificate_metrics(self._fronts)]
+        if requests is not None:
+            sources.append(RequestLogMetrics(requests))
+        self._page = metrics_page(chosen, core, sources)
+        page = partial(self._calls.call, "metrics") if self._page is not None else None
+        self._fronts.update(front_ends(chosen, core, Regions(allowed=False), access, requests, denials, page))
+        for front in self._fronts.values():
+            front.bind()
+
+    def open(self) -> None:
+        """Answer requests."""
+        for front in self._fronts.values():
+            front.start()
+        gc.collect()
+        gc.freeze()
+
+    def refuse(self) -> None:
+        """Take no new requests."""
+        for front in self._fronts.values():
+            front.refuse()
+
+    def finish(self, timeout: float) -> None:
+        """Answer what is left, and end."""
+        for front in self._fronts.values():
+            front.drain(timeout)
+        for front in self._fronts.values():
+            front.stop()
+        self._core.models.close_all()
+        self.ended.set()
+
+    def page(self) -> list[Any]:
+        """This worker's page of metrics."""
+        return [self._index, self._page() if self._page is not None else ""]
+
+    def statistics(self, name: str, version: str) -> dict[str, Any]:
+        """This worker's part of them."""
+        return self._core.own_statistics(name, version)
+
+    def manages(self, number: int, model: str) -> bool:
+        """See :meth:`WorkerCore.manages`."""
+        return self._core.manages(number, model)
+
+    def of_models(self, name: str) -> Callable[..., Any]:
+        """A method of :class:`repoagent_server.processes.worker.Models`."""
+        method: Callable[..., Any] = getattr(self._core.models, name)
+        return method
+
+    def _keeper_ended(self, _: str) -> None:
+        if not self.ended.is_set():
+            os._exit(1)  # Without a keeper nothing of this process is of use; its memory goes with it.
+
+
+_OWN: Final = frozenset({"start", "open", "refuse", "finish", "page", "statistics", "manages"})
+_OF_MODELS: Final = frozenset({"build", "cancel", "expect", "show", "retire", "running", "drain", "close"})
+
+
+class _Answers(Mapping[str, Callable[..., Any]]):
+    """The calls of ``worker`` by name."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name in _OWN:
+            method: Callable[..., Any] = getattr(self._worker, name)
+            return method
+        if name in _OF_MODELS:
+            return self._worker.of_models(name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Any:
+        return iter(_OWN | _OF_MODELS)
+
+    def __len__(self) -> int:
+        return len(_OWN | _OF_MODELS)
+
+
+def main() -> None:
+    """Serve until the keeper calls ``finish``, or is gone."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # Init systems send them to every process of a service: the keeper acts.
+    descriptor, sys.argv = int(sys.argv[1]), [""]
+    worker = Worker(socket.socket(fileno=descriptor))
+    worker.ended.wait()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""A worker's process replaced by one that lies, floods and asks for what is not its own: the keeper goes on."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+from repoagent_server.processes.builder import FleetBuilder
+from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.desk import Desk
+from repoagent_server.processes.fleet import Fleet
+
+from repoagent.audit import Actor, current_actor
+from repoagent.config import ModelConfig
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.core import ServingCore
+
+ASK, ANSWER = 10, 11
+
+
+class Keeper:
+    """The keeper's end of a socket, and the raw other end, which a hostile worker has."""
+
+    def __init__(self) -> None:
+        ours, self.raw = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.gate = threading.Event()
+        self.ended: list[str] = []
+        self.over = threading.Event()
+        answers = {"double": lambda value: value * 2, "wait": lambda: self.gate.wait(30), "refuse": self._refuse}
+        self.calls = Calls(ours, answers, self._end, "worker 0")
+        self.calls.start()
+
+    def _end(self, why: str) -> None:
+        self.ended.append(why)
+        self.over.set()
+
+    def _refuse(self) -> None:
+        raise UnavailableError("not now")
+
+    def send(self, kind: int, body: Any) -> None:
+        text = json.dumps([body, None, [], [], []]).encode()
+        self.raw.send(bytes([kind, 0]) + len(text).to_bytes(4, "little") + text)
+
+    def receive(self) -> Any:
+        packet = self.raw.recv(1 << 16)
+        return json.loads(packet[6 : 6 + int.from_bytes(packet[2:6], "little")])[0]
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    made = Keeper()
+    yield made
+    made.gate.set()
+    made.raw.close()
+    assert made.over.wait(30)
+
+
+def test_calls_and_refusals(keeper: Keeper) -> None:
+    keeper.send(ASK, [7, "double", [21]])
+    assert keeper.receive() == [7, None, 42]
+    keeper.send(ASK, [8, "refuse", []])
+    assert keeper.receive() == [8, UnavailableError.code, "not now"]
+    keeper.send(ASK, [9, "double", []])
+    number, code, text = keeper.receive()
+    assert (number, code) == (9, RepoAgentError.code)
+    assert "TypeError" in text
+    assert not keeper.ended
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        [1, "double"],
+        [1, "no such call", []],
+        [1, None, []],
+        [1, "double", {"a": 1}],
+        ["x" * 100, "double", [1]],
+    ],
+    ids=["nothing", "empty", "short", "unknown", "no-name", "no-list", "no-number"],
+)
+def test_a_call_that_makes_no_sense_ends_the_worker(keeper: Keeper, body: Any) -> None:
+    keeper.send(ASK, body)
+    assert keeper.over.wait(30)
+    assert "broke the rules" in keeper.ended[0]
+
+
+def test_bytes_that_are_no_message_end_the_worker(keeper: Keeper) -> None:
+    keeper.raw.send(b"\xff" * 100)
+    assert keeper.over.wait(30)
+    assert "broke the rules" in keeper.ended[0]
+
+
+def test_too_many_calls_at_once_end_the_worker(keeper: Keeper) -> None:
+    for number in range(65):
+        keeper.send(ASK, [number, "wait", []])
+    assert keeper.over.wait(30)
+    assert "64 calls at once" in keeper.ended[0]
+
+
+def test_an_answer_that_nobody_asked_for_changes_nothing(keeper: Keeper) -> None:
+    keeper.send(ANSWER, [12345, None, "hello"])
+    keeper.send(ASK, [1, "double", [2]])
+    assert keeper.receive() == [1, None, 4]
+
+
+def test_who_waits_for_a_worker_that_goes_is_told(keeper: Keeper) -> None:
+    waiting = keeper.calls.begin("anything")
+    keeper.raw.close()
+    with pytest.raises(Ended, match="worker 0 has ended"):
+        waiting.result(30)
+    with pytest.raises(Ended):
+        keeper.calls.call("anything")
+
+
+def test_a_worker_that_does_not_answer_is_not_waited_for(keeper: Keeper) -> None:
+    with pytest.raises(Ended, match="has not answered 'anything'"):
+        keeper.calls.call("anything", timeout=0.01)
+
+
+class Core:
+    """Records who had what loaded."""
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[str, Actor]] = []
+
+    def ready(self) -> bool:
+        return True
+
+    def load(self, name: str, **_: Any) -> Any:
+        self.loads.append((name, current_actor()))
+        raise UnavailableError("no")
+
+
+class Audit:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, Mapping[str, Any], Actor]] = []
+
+    def record(self, event: str, _result: str, what: Mapping[str, Any], actor: Actor) -> None:
+        self.lines.append((event, what, actor))
+
+
+@pytest.fixture
+def desk() -> tuple[dict[str, Any], Core, Audit]:
+    core, audit = Core(), Audit()
+    made = Desk(cast(ServingCore, core), cast(Any, audit), None)
+    return made.answers(cast(Fleet, None), 0), core, audit
+
+
+ACTOR = [1, {"client": "mallory", "by": "operator", "via": "http"}, False]
+
+
+def test_a_worker_never_acts_as_the_operator(desk: tuple[dict[str, Any], Core, Audit]) -> None:
+    answers, core, _ = desk
+    with pytest.raises(UnavailableError):
+        answers["load"](ACTOR, "m", None, None, None)
+    ((name, actor),) = core.loads
+    assert (name, actor.by, actor.client) == ("m", "client", "mallory")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, "m", None, None, None),
+        ([1, {}], "m", None, None, None),
+        ([1, None, False], "m", None, None, None),
+        ([1, {"client": 7}, False], "m", None, None, None),
+        (ACTOR, 7, None, None, None),
+        (ACTOR, "m" * 5000, None, None, None),
+        (ACTOR, "m", 7, None, None),
+        (ACTOR, "m", None, ["file"], None),
+        (ACTOR, "m", None, {"a": "not base64!"}, None),
+        (ACTOR, "m", None, None, "1"),
+        (ACTOR, "m", None, None, True),
+    ],
+)
+def test_a_load_of_nonsense_reaches_no_core(desk: tuple[dict[str, Any], Core, Audit], arguments: Any) -> None:
+    answers, core, _ = desk
+    with pytest.raises(InvalidArgumentError):
+        answers["load"](*arguments)
+    assert not core.loads
+
+
+@pytest.mark.parametrize("event", ["server", "settings", "unload", "decrypted", 7])
+def test_a_worker_records_only_what_front_ends_record(desk: tuple[dict[str, Any], Core, Audit], event: Any) -> None:
+    answers, _, audit = desk
+    with pytest.raises(InvalidArgumentError):
+        answers["audit"](False, event, "accepted", {}, {})
+    answers["audit"](False, "denied", "denied", {"route": "/v2", "count": 3}, {"client": "a"})
+    assert audit.lines == [("denied", {"route": "/v2", "count": 3}, Actor("client", client="a"))]
+
+
+def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Audit]) -> None:
+    assert set(desk[0]) == {
+        *("load", "unload", "statistics", "metrics", "index", "report", "ready", "has_model", "audit"),
+    }
+
+
+class Lies:
+    """A fleet whose worker has made nonsense of a model."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
+        self.closed = 0
+
+    def build(self, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
+        return cast(Any, None), self.answer
+
+    def close_version(self, _: Any) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("answer", [{}, {"config": "zz"}, {"config": "ffff"}, {"config": 7}])
+def test_a_lie_about_a_built_version_is_refused_and_the_version_closed(answer: dict[str, Any], tmp_path: Any) -> None:
+    from repoagent.storage.files.directory_files import DirectoryFiles
+
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").touch()
+    fleet = Lies(answer)
+    builder = FleetBuilder(BackendRegistry({}, {}), fleet=cast(Fleet, fleet))
+    with pytest.raises(RepoAgentError):
+        builder.build("m", ModelConfig(backend="onnxruntime"), DirectoryFiles(tmp_path), [1])
+    assert fleet.closed == 1

@@ -1,0 +1,189 @@
+"""``--processes``: one keeper, several workers. Real servers, real connections, real kills."""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import Server, World
+
+WORKERS = 3
+CONNECTIONS = 24
+SECRET = "KEY-THAT-ONLY-THE-KEEPER-HAS"
+IN_PROCESS = """
+import os
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        if os.path.exists({trap!r}):
+            os.kill(os.getpid(), 9)
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(r, "X")]) for r in requests]
+"""
+
+
+def processes(server: "Server") -> list[int]:
+    """The workers of ``server``."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    threads = [
+        Path(task, "children").read_text().split() for task in Path(f"/proc/{server.process.pid}/task").iterdir()
+    ]
+    found = {int(child) for some in (children, *threads) for child in some}
+    return sorted(pid for pid in found if b"program.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+@contextmanager
+def connections(server: "Server") -> Iterator[list[httpx.Client]]:
+    """So many connections that every worker has some: the kernel deals them out."""
+    made = [httpx.Client(base_url=server.http.base_url, timeout=60) for _ in range(CONNECTIONS)]
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.close()
+
+
+def ask(client: httpx.Client, model: str) -> int:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
+    return client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}).status_code
+
+
+@pytest.fixture(scope="module")
+def server(world: "World") -> "Server":
+    world.agent("agent")
+    world.model("secret", [("agent", {"copy": "LOAD confidential"})])
+    world.model("refused", [("agent", {"raise": "LOAD"})])
+    return world.serve(f"--processes={WORKERS}", "--load-model=plain", env={"SOME_KEY": SECRET})
+
+
+def test_every_worker_answers_and_counts(server: "Server") -> None:
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+    (entry,) = server.http.get("/v2/models/plain/stats").json()["model_stats"]
+    assert entry["inference_count"] == CONNECTIONS
+
+
+def test_agents_run_once_and_all_workers_show_the_model_at_once(server: "Server", world: "World") -> None:
+    with connections(server) as clients:
+        assert {ask(client, "secret") for client in clients} == {404}
+        assert server.load("secret").status_code == 200
+        assert {ask(client, "secret") for client in clients} == {200}
+        assert world.calls("secret") == ["agent model_initialize", "agent LOAD", "agent LOAD_COMPLETE"]
+        assert server.unload("secret").status_code == 200
+        assert {client.get("/v2/models/secret/ready").status_code for client in clients} == {400}
+    assert world.calls("secret")[3:] == ["agent UNLOAD", "agent UNLOAD_COMPLETE", "agent model_finalize"]
+
+
+def test_a_refused_load_leaves_nothing_in_any_worker(server: "Server") -> None:
+    answer = server.load("refused")
+    assert answer.status_code == 500
+    assert "agent" in answer.text
+    with connections(server) as clients:
+        assert {ask(client, "refused") for client in clients} == {404}
+
+
+def test_a_worker_has_no_key_in_its_environment(server: "Server") -> None:
+    workers = processes(server)
+    assert len(workers) == WORKERS
+    assert SECRET.encode() in Path(f"/proc/{server.process.pid}/environ").read_bytes()
+    for pid in workers:
+        assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_settings_of_one_process_are_refused(server: "Server") -> None:
+    answer = server.http.post("/v2/logging", json={"log_verbose_level": 1})
+    assert answer.status_code == 501
+    assert "several processes" in answer.text
+    assert server.http.post("/v2/trace/setting", json={"trace_rate": "1"}).status_code == 501
+
+
+def test_a_worker_that_is_killed_takes_nothing_with_it(server: "Server", world: "World") -> None:
+    """Also a model whose plaintext has been wiped: its agents bring it again."""
+    assert server.load("secret").status_code == 200
+    calls = len(world.calls("secret"))
+    victim = processes(server)[0]
+    os.kill(victim, signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    assert len(processes(server)) == WORKERS
+    assert victim not in processes(server)
+    with connections(server) as clients:
+        assert {ask(client, model) for client in clients for model in ("plain", "secret")} == {200}
+    assert world.calls("secret")[calls:].count("agent LOAD") <= 1
+    assert server.unload("secret").status_code == 200
+
+
+def test_a_model_that_kills_workers_is_taken_out(world: "World") -> None:
+    trap = world.root / "trap"
+    (world.models / "deadly" / "1").mkdir(parents=True)
+    (world.models / "deadly" / "1" / "model.py").write_text(IN_PROCESS.format(trap=str(trap)))
+    tensor = '{ name: "X" data_type: TYPE_FP32 dims: [-1, -1] }'
+    (world.models / "deadly" / "config.pbtxt").write_text(
+        f'backend: "python"\ninput {tensor}\noutput {tensor}\n'
+        'parameters { key: "EXECUTION" value { string_value: "in-process" } }\n'
+    )
+    server = world.serve("--processes=2", "--load-model=plain", "--load-model=deadly")
+    assert ask(server.http, "deadly") == 200
+    trap.touch()
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "a worker without the deadly model")
+    entry = server.index()["deadly"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert "3 workers in a row have died" in entry["reason"]
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+    assert server.stop() == 0
+
+
+def test_workers_end_with_the_keeper(world: "World") -> None:
+    server = world.serve("--processes=2", "--load-model=plain")
+    workers = processes(server)
+    server.process.kill()
+    server.process.wait()
+    for pid in workers:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([descriptor], [], [], 30)[0]
+        finally:
+            os.close(descriptor)
+
+
+def test_a_port_in_use_is_one_error(world: "World", server: "Server") -> None:
+    port = server.port("http")
+    second = world.start("--processes=2", f"--http-port={port}")
+    assert second.ended() == 1
+    assert f"127.0.0.1:{port}" in second.log
+
+
+def test_a_stop_under_load_loses_no_request(world: "World") -> None:
+    server = world.serve("--processes=2", "--load-model=plain")
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+        assert server.stop() == 0
+    assert "All models are unloaded" in server.log
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--model-load-on-demand=true", "--model-namespacing=true", "--allow-client-shm=true", "--trace-config=rate=1"],
+)
+def test_what_one_process_alone_would_know_is_refused(world: "World", flag: str) -> None:
+    server = world.start("--processes=2", "--model-control-mode=explicit", flag)
+    assert server.ended() == 2
+    assert "not with --processes above 1" in server.log
+
+
+def test_sequences_are_refused_with_the_way_out(world: "World", server: "Server") -> None:
+    world.model("sequence", config="sequence_batching { }")
+    answer = server.load("sequence")
+    assert answer.status_code == 400
+    assert "--processes=1" in answer.text
