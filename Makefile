@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm 
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
-.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -265,6 +265,20 @@ BENCHMARKS := footprint run_cost load_unload python_backend chain_overhead inpro
 bench: $(STAMP) $(SOPS)/.installed
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
+# Records the models of the tests of converters/trees, files of earlier versions too, then compares each with its library.
+MODELS := .venvs/models
+TREES := tests/converters/trees
+RECORDED := xgboost-cpu==3.2.0,lightgbm==4.7.0 xgboost-cpu==3.0.5,lightgbm==4.7.0,--few,xgboost xgboost-cpu==2.1.4,lightgbm==3.3.5,scikit-learn,--few,xgboost,lightgbm
+
+models: $(STAMP)
+	set -e; rm -rf $(MODELS); for each in $(RECORDED); do \
+		packages=$$(echo "$${each%%,--few*}" | tr , ' '); few=$$(echo "$$each" | grep -o -- '--few.*' | tr , ' ' || true); \
+		$(PYTHON) -m venv --clear $(MODELS)/record; \
+		$(MODELS)/record/bin/python -m pip install --quiet --disable-pip-version-check $$packages; \
+		$(MODELS)/record/bin/python -W ignore $(TREES)/make_models.py $$few; done
+	$(PIP) --target $(MODELS)/libraries xgboost-cpu==3.2.0 lightgbm==4.7.0
+	PYTHONPATH=$(abspath $(MODELS))/libraries $(BIN)/python -m pytest -q $(TREES)
+
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec
 
@@ -281,4 +295,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests llm/tests server_stub/tests capi/tests)
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -18,6 +18,7 @@ from repoagent.api.converters import (
     ConverterOption,
     Product,
     Progressing,
+    recognized,
 )
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import AgentModel, Cache, Parameters, read_key, read_token
@@ -107,6 +108,7 @@ __all__ = [
     "read_key",
     "read_small_file",
     "read_token",
+    "recognized",
     "replace_file",
     "status_beneath",
     "unchanged",

@@ -8,7 +8,9 @@ records the provenance.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from repoagent.beneath import open_beneath
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -23,7 +25,10 @@ __all__ = [
     "ConverterOption",
     "Product",
     "Progressing",
+    "recognized",
 ]
+
+_HEAD_BYTES: Final = 4096
 
 Progressing = Callable[[int, int | None, str], None]
 """``(done, total, what)``, as :meth:`~repoagent.api.AgentModel.progress`; ``total`` is None where it is not known."""
@@ -155,6 +160,23 @@ class Converter(Protocol):
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         """Change ``config`` so that the server serves the result: backend, name of the file, whatever else it needs."""
+
+
+def recognized(converter: Converter, directory: Path, name: str) -> bool:
+    """Whether the file ``name`` beneath ``directory`` is of the format that ``converter`` is from.
+
+    A converter decides by content, in a method ``recognizes(head: bytes) -> bool`` that it may have beside those of
+    :class:`Converter`; ``head`` is up to 4096 bytes from the begin of the file. One without it recognises nothing.
+
+    Raises:
+        UnsafePathError: the file is a link, or lies elsewhere.
+        NotFoundError: there is none.
+    """
+    recognizes: Callable[[bytes], bool] | None = getattr(converter, "recognizes", None)
+    if recognizes is None:
+        return False
+    with open_beneath(directory, name, follow=False) as file:
+        return recognizes(file.read(_HEAD_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
     "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and create agents."),
     "audit": CommandSpec("repoagent.cli.audit:audit", "Verify the audit log of a server."),
     "check": CommandSpec("repoagent.cli.check:check", "Run the agents of a model without serving it."),
+    "convert": CommandSpec("repoagent.cli.convert:convert", "Convert a model file, and print its configuration."),
     "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what this machine can run, and what it lacks."),
     "fetch": CommandSpec("repoagent.cli.fetch:fetch", "Download models into the cache before they are needed."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),

@@ -95,7 +95,7 @@ def converter_format(names: Collection[str]) -> tuple[str, str] | None:
 
 
 _SKLEARN: Final = "write it with skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})"
-_BOOSTER: Final = "convert it to ONNX with onnxmltools, and compare its answers"
+_BOOSTER: Final = 'name the agent: model_repository_agents { agents { name: "convert" } }'
 _KERAS: Final = "a Keras model: write it with model.export('model.onnx', format='onnx')"
 _TORCH: Final = "a PyTorch model: write it with torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
 _SAVED: Final = "a TensorFlow SavedModel: convert it with 'python -m tf2onnx.convert --saved-model DIR'"

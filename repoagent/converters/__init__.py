@@ -9,5 +9,7 @@ BUILT_IN_CONVERTERS: Final[Mapping[tuple[str, str], str]] = {
     ("onnx", "optimized"): "repoagent.converters.onnx.optimized:OptimizedConverter",
     ("onnx", "int8"): "repoagent.converters.onnx.int8:Int8Converter",
     ("onnx", "tensorrt"): "repoagent.converters.onnx.tensorrt:TensorRtConverter",
+    ("xgboost", "onnx"): "repoagent.converters.trees.xgboost:XgboostConverter",
+    ("lightgbm", "onnx"): "repoagent.converters.trees.lightgbm:LightgbmConverter",
 }
 """``(from, to)`` -> ``"module:attribute"``. Their code is imported when a model is converted, not before."""

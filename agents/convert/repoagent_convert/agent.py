@@ -20,6 +20,9 @@ from repoagent.api import (
     UnsafePathError,
     UnsupportedError,
     held_beneath,
+    list_beneath,
+    recognized,
+    status_beneath,
     walk_beneath,
 )
 
@@ -41,9 +44,9 @@ __all__ = [
 
 
 PARAMETERS: Final[Mapping[str, str]] = {
-    "to": "the format to convert to: optimized, int8, tensorrt, decoder, or that of a plug-in",
-    "from": "the format of the model, where more than one can be converted to that",
-    "input": "name of the model file in each version directory",
+    "to": "the format to convert to: onnx, optimized, int8, tensorrt, decoder, or that of a plug-in",
+    "from": "the format of the model, where neither its content nor the target shows it",
+    "input": "name of the model file in each version directory, where its content does not show it",
     "keep_original": "true: the model file stays, and the result lies beside it",
 }
 """Every parameter of the agent itself, with what it is for."""
@@ -52,6 +55,7 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DEFAULT_TARGET: Final = "optimized"
 _DEFAULT_SOURCE: Final = "onnx"
 CHECKPOINT: Final = "safetensors"
+_ONNX: Final = "onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,51 @@ def check_file_name(name: str, source: str) -> None:
     """
     if name in ("", "..") or "/" in name or "\0" in name:
         raise UnsafePathError(f"{source}: {name!r} is not a plain file name")
+
+
+def find_sources(
+    model: AgentModel, given: Mapping[str, str], config: "ModelConfig | None"
+) -> tuple[str, dict[str, str]]:
+    """The format that the content of the model shows, and the file of each version; nothing where it shows none.
+
+    Raises:
+        InvalidArgumentError: there are several such files, or other formats in other versions.
+    """
+    formats = [source for source, target in model.converters if target == _ONNX]
+    formats = [source for source in formats if given.get("from", source) == source]
+    if not formats or given.get("to", _ONNX) != _ONNX:
+        return "", {}
+    root = model.localize()
+    found = {number: _find_source(model, root / number, given, config, formats) for number in find_versions(root)}
+    kinds = {kind for kind, _ in found.values()}
+    if len(kinds) > 1:
+        each = ", ".join(f"{number} is {kind or 'of no kind that is known'}" for number, (kind, _) in found.items())
+        raise InvalidArgumentError(f"the versions are of different kinds ({each}); the parameter 'from' names one")
+    kind = kinds.pop()
+    if not kind and ("to" in given or "from" in given):
+        known = ", ".join(formats)
+        raise InvalidArgumentError(f"no file is of a kind that becomes {_ONNX} ({known}); 'from' and 'input' name it")
+    return kind, {number: name for number, (_, name) in found.items()} if kind else {}
+
+
+def _find_source(
+    model: AgentModel, directory: Path, given: Mapping[str, str], config: "ModelConfig | None", formats: list[str]
+) -> tuple[str, str]:
+    """The format and the file of one version; empty where no converter knows one."""
+    names = list_beneath(directory, follow=False)
+    names = [name for name in names if stat.S_ISREG(status_beneath(directory, name, follow=False).st_mode)]
+    usual = given.get("input") or _usual_name(_ONNX, config)
+    candidates = [usual] if usual in names else [] if "input" in given else names
+    found = [
+        (kind, name)
+        for name in candidates
+        for kind in formats
+        if recognized(model.converter(kind, _ONNX), directory, name)
+    ]
+    if len(found) > 1:
+        each = " and ".join(f"{name} ({kind})" for kind, name in found)
+        raise InvalidArgumentError(f"{directory.name} has {each}; the parameter 'input' names the one to convert")
+    return found[0] if found else ("", "")
 
 
 def find_versions(root: Path) -> list[str]:
@@ -216,8 +265,11 @@ class ConvertAgent(Agent):
         config = model.config
         given = dict(model.parameters)
         # What the configuration asks of an accelerator counts where the parameters name no format.
-        options = parse_parameters(given if "to" in given else {**parameters_of(config), **given}, model)
-        job = _Job.plan(model, options, config)
+        given = given if "to" in given else {**parameters_of(config), **given}
+        kind, names = find_sources(model, given, config)
+        if kind:
+            given = {"to": _ONNX, "from": kind, **given}
+        job = _Job.plan(model, parse_parameters(given, model), config, names)
         target = model.acquire_location(size_hint=job.input_bytes())
         job.write(target)
         model.update_location(target)
@@ -234,12 +286,19 @@ class _Job:
     conversions: Mapping[str, Conversion]
 
     @classmethod
-    def plan(cls, model: AgentModel, options: Options, config: "ModelConfig | None") -> "_Job":
-        """Find out what there is to do, and refuse what cannot be done, before anything is written."""
-        name = options.input or _usual_name(options, config)
+    def plan(
+        cls, model: AgentModel, options: Options, config: "ModelConfig | None", names: Mapping[str, str]
+    ) -> "_Job":
+        """Find out what there is to do, and refuse what cannot be done, before anything is written.
+
+        ``names`` has the files of versions where the content showed them.
+        """
+        name = options.input or _usual_name(options.source_format, config)
         check_file_name(name, "default_model_filename")
         root = model.localize()
-        conversions = {number: _conversion(model, options, root, number, name) for number in find_versions(root)}
+        conversions = {
+            number: _conversion(model, options, root, number, names.get(number, name)) for number in find_versions(root)
+        }
         return cls(model, options, config, root, conversions)
 
     def input_bytes(self) -> int:
@@ -285,9 +344,9 @@ class _Job:
         self.model.write_config(config)
 
 
-def _usual_name(options: Options, config: "ModelConfig | None") -> str:
+def _usual_name(source_format: str, config: "ModelConfig | None") -> str:
     """That of the file; a checkpoint is all of the directory."""
-    if options.source_format == CHECKPOINT:
+    if source_format == CHECKPOINT:
         return "."
     return (config.default_model_filename if config is not None else "") or DEFAULT_FILE_NAME
 

@@ -50,7 +50,7 @@ def test_a_model_of_no_known_kind_is_told_with_what_lies_there(builder: ModelBui
     [
         ("model.skops", "scikit-learn model.*zipmap"),
         ("clf.pkl", "pickle.*skl2onnx"),
-        ("model.ubj", "XGBoost.*onnxmltools"),
+        ("model.ubj", 'XGBoost.*name the agent: model_repository_agents { agents { name: "convert" } }'),
         ("model.json", "XGBoost"),
         ("model.lgb", "LightGBM"),
         ("model.cbm", "CatBoost.*format='onnx'"),

@@ -17,6 +17,7 @@ from repoagent_scan.formats.npy import check_array, is_array
 from repoagent_scan.formats.onnx import could_be_onnx, is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
+from repoagent_scan.formats.ubj import check_ubj, is_ubj
 from repoagent_scan.formats.wire import BYTES, Fields
 
 __all__ = ["detect", "format_behind", "format_inside", "is_sentencepiece"]
@@ -197,6 +198,9 @@ def _format_by_start(data: Buffer, check_cancelled: Callable[[], None]) -> Forma
     if is_safetensors(data) and not looks_like_pickle(data, check_cancelled):
         check_safetensors(data)
         return Format.SAFETENSORS
+    if is_ubj(data):
+        check_ubj(data)
+        return Format.XGBOOST
     if is_onnx(data):
         return Format.ONNX
     if _is_text(data, check_cancelled):

@@ -19,6 +19,7 @@ class Format(StrEnum):
     PLAN = "tensorrt-plan"
     NUMPY = "numpy"
     SENTENCEPIECE = "sentencepiece"
+    XGBOOST = "xgboost"
     TEXT = "text"
     EXTERNAL_DATA = "onnx-external-data"
     PICKLE = "pickle"
@@ -38,6 +39,7 @@ ACCEPTED: Final = frozenset(
         Format.PLAN,
         Format.NUMPY,
         Format.SENTENCEPIECE,
+        Format.XGBOOST,
         Format.TEXT,
         Format.EXTERNAL_DATA,
     }

@@ -1,0 +1,115 @@
+"""``repoagent convert FILE``: what the agent ``convert`` makes of a model file, without a server."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from repoagent.api.converters import ConversionPlan, ConversionSource, Converter, Product, recognized
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, RepoAgentError, error_of
+from repoagent.public_text import printable
+
+if TYPE_CHECKING:
+    from repoagent.loader.converting.registry import Converters
+
+__all__ = ["convert"]
+
+
+def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value:
+            raise click.BadParameter(f"'{value}' is not NAME=VALUE")
+    return dict(value.split("=", 1) for value in values)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--from", "source_format", help="The format of FILE. [default: what its content shows]")
+@click.option("--to", "target_format", default="onnx", show_default=True, help="The format to convert to.")
+@click.option("--output", type=click.Path(path_type=Path), help="The result. [default: the converter's, beside FILE]")
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_pairs,
+    help="A parameter of the converter; repeat for more.",
+)
+def convert(
+    file: Path, source_format: str | None, target_format: str, output: Path | None, parameters: dict[str, str]
+) -> None:
+    """Convert the model FILE, and print the configuration that serves the result.
+
+    A model of XGBoost or LightGBM is recognised by its content. Exits 1 if FILE is refused.
+    """
+    from repoagent.config import ModelConfig, write_text
+    from repoagent.converters import BUILT_IN_CONVERTERS
+    from repoagent.loader.converting.registry import Converters
+    from repoagent.loader.plugins import PluginManager
+
+    with PluginManager() as plugins:
+        converters = Converters(plugins.registry("converters", BUILT_IN_CONVERTERS))
+    pair = (source_format or _recognized(file, target_format, converters), target_format)
+    converter = converters.get(pair)
+    if output is not None:
+        parameters = {**parameters, "output": output.name}
+    directory = file.parent if output is None else output.parent
+    plan, product, written = _converted(converters, pair, file, directory, parameters)
+    for note in (*product.notes, *(f"written: {path}" for path in written)):
+        click.echo(printable(note), err=True)
+    config = ModelConfig()
+    converter.configure(config, plan, product)
+    click.echo(write_text(config), nl=False)
+
+
+def _recognized(file: Path, target: str, converters: "Converters") -> str:
+    pairs = [pair for pair in converters.pairs if pair[1] == target]
+    found = [pair[0] for pair in pairs if file.is_file() and recognized(converters.get(pair), file.parent, file.name)]
+    if len(found) == 1:
+        return found[0]
+    if not found and len(pairs) == 1:
+        return pairs[0][0]
+    known = ", ".join(source for source, _ in pairs) or "none"
+    raise InvalidArgumentError(
+        f"{file}: its content shows no format that becomes '{target}'; name it with --from, one of: {known}"
+    )
+
+
+def _converted(
+    converters: "Converters", pair: tuple[str, str], file: Path, directory: Path, parameters: dict[str, str]
+) -> tuple[ConversionPlan, Product, list[Path]]:
+    from repoagent.loader.converting.build_process import build_in_child
+    from repoagent.loader.converting.messages import BuildOrder
+    from repoagent.loader.converting.registry import option_values
+
+    converter: Converter = converters.get(pair)
+    source = ConversionSource(file.absolute().parent, file.name, str(file))
+    plan = converter.plan(source, option_values(converter, parameters))
+    _refuse_existing(directory / plan.output)
+    label = f"the converter from '{pair[0]}' to '{pair[1]}'"
+    with (
+        tempfile.TemporaryDirectory(prefix=".convert-", dir=directory) as target,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        settings = dict(plan.settings)
+        order = BuildOrder(converters.target(pair), str(source.directory), os.path.abspath(target), settings, False)
+        try:
+            product = build_in_child(order, Path(scratch), label, progress=_ignored, cancelled=lambda: False)
+        except RepoAgentError as error:
+            raise error_of(error.code, f"{file}: {error.message}") from None
+        results = sorted(Path(target).iterdir())
+        for path in results:
+            _refuse_existing(directory / path.name)
+        return plan, product, [Path(shutil.move(path, directory / path.name)) for path in results]
+
+
+def _ignored(done: int, total: int | None, what: str) -> None:
+    """A file takes about a second."""
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise AlreadyExistsError(f"{path} is there already; name another file with --output")

@@ -1,0 +1,221 @@
+"""What the converters of trees share: their options, the build, and the comparison with the library of the source."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from repoagent.api.converters import (
+    ConversionJob,
+    ConversionPlan,
+    ConversionSource,
+    ConverterOption,
+    Product,
+    recognized,
+)
+from repoagent.beneath import open_beneath, status_beneath
+from repoagent.converters.onnx.source import public_error, refuse_other_backend, serve_with_onnx_runtime
+from repoagent.converters.option_values import choice, file_name
+from repoagent.converters.trees.ensemble import Ensemble, Link
+from repoagent.converters.trees.graph import NAMES, to_onnx
+from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.installing import install_hint
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from repoagent.config import ModelConfig
+
+    Floats = npt.NDArray[np.float32]
+
+__all__ = ["TreeConverter", "compare", "random_rows"]
+
+_OUTPUT: Final = "model.onnx"
+_LARGEST_FILE: Final = 1 << 30
+_BATCH: Final = 1024
+"""The rows of a request that a model without a configuration takes."""
+_ROWS: Final = 256
+_CELLS: Final = 1 << 24
+_TOLERANCE: Final = 1e-4
+_CLOSE: Final = 1e-6
+_LARGEST: Final = 1e30
+_CONFIG_TYPES: Final = {1: "TYPE_FP32", 7: "TYPE_INT64", 11: "TYPE_FP64"}
+_TREES: Final = ("best", "all")
+
+
+class TreeConverter(ABC):
+    """A reader of one library's files, as a converter; see :class:`repoagent.api.Converter`."""
+
+    version: ClassVar[str]
+    title: ClassVar[str]
+    library: ClassVar[str]
+    """The package that the result is compared with, where it is installed."""
+    in_child = True
+    options: Mapping[str, ConverterOption] = {
+        "names": ConverterOption("repoagent", f"what the tensors are called: those of {', '.join(NAMES)}"),
+        "input_type": ConverterOption("fp32", "fp64: the input takes doubles, as NumPy and pandas have them"),
+        "trees": ConverterOption("best", "all: also those behind the best iteration of an early stopping"),
+        "output": ConverterOption(_OUTPUT, "the name of the result"),
+    }
+
+    @abstractmethod
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file that begins with ``head`` is of this format, whatever its name."""
+
+    @abstractmethod
+    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
+        """The trees of a file, and notes for the report."""
+
+    @abstractmethod
+    def expected(self, data: bytes, rows: "Floats", all_trees: bool) -> "npt.NDArray[Any]":
+        """What the library, with the file ``data``, answers to ``rows``."""
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        """See :class:`repoagent.api.Converter`."""
+        if find_spec("onnx") is None:
+            raise UnsupportedError(f"{self.title} needs the package onnx; {install_hint('repoagent-core', 'trees')}")
+        refuse_other_backend(source.config)
+        if not (source.directory / source.name).is_file():
+            raise InvalidArgumentError(f"{source.label}: no such file; the parameter 'input' names the model file")
+        if not recognized(self, source.directory, source.name):
+            raise InvalidArgumentError(f"{source.label}: does not begin as a model of {self.title}")
+        if status_beneath(source.directory, source.name, follow=False).st_size > _LARGEST_FILE:
+            raise UnsupportedError(f"{source.label}: has more than {_LARGEST_FILE} bytes")
+        output = file_name(options, "output") or _OUTPUT
+        settings = {
+            "input": source.name,
+            "output": output,
+            "names": choice(options, "names", NAMES),
+            "double": choice(options, "input_type", ("fp32", "fp64")) == "fp64",
+            "all_trees": choice(options, "trees", _TREES) == "all",
+        }
+        tools = {"onnx": version("onnx"), **self._library()}
+        return ConversionPlan((source.name,), output, settings, tools, "any", (source.name,))
+
+    def _library(self) -> dict[str, str]:
+        """Name and version of the library, where it is installed: as such, or without what a GPU needs."""
+        if find_spec(self.library) is not None:
+            for name in (self.library, f"{self.library}-cpu"):
+                with suppress(PackageNotFoundError):
+                    return {self.library: version(name)}
+        return {}
+
+    def build(self, job: ConversionJob) -> Product:
+        """See :class:`repoagent.api.Converter`."""
+        name, all_trees = job.settings["input"], job.settings["all_trees"]
+        job.progress(0, None, f"reading {name}")
+        with open_beneath(job.source, name, follow=False) as file:
+            data = file.read(_LARGEST_FILE)
+        try:
+            ensemble, notes = self.read(data, all_trees)
+            model = to_onnx(ensemble, job.settings["names"], double=job.settings["double"])
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"is not a model of {self.title}, or is damaged: {error.message}") from None
+        except UnsupportedError as error:
+            raise UnsupportedError(f"cannot be converted to ONNX: {error.message}") from None
+        content = model.SerializeToString()
+        (job.target / job.settings["output"]).write_bytes(content)
+        notes = [f"objective {ensemble.objective or 'none'}", *notes]
+        if ensemble.categorical:
+            notes.append("categories are sent as the numbers that training gave them, from 0 on")
+        job.progress(0, None, "comparing")
+        notes.append(self._compared(content, data, ensemble, all_trees))
+        graph = model.graph
+        return Product({"inputs": _described(graph.input), "outputs": _described(graph.output)}, tuple(notes))
+
+    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
+        """See :class:`repoagent.api.Converter`. What the configuration has stays."""
+        from repoagent.config.model_config_pb2 import DataType
+
+        serve_with_onnx_runtime(config, plan.output)
+        if not (config.max_batch_size or config.input or config.output):
+            config.max_batch_size = _BATCH
+        for place, tensors in ((config.input, "inputs"), (config.output, "outputs")):
+            if place or not config.max_batch_size:
+                continue
+            for one in product.annotations[tensors]:
+                place.add(name=one["name"], data_type=DataType.Value(one["type"]), dims=one["dims"])
+
+    def _compared(self, content: bytes, data: bytes, ensemble: Ensemble, all_trees: bool) -> str:
+        """What the report states of a comparison with the library.
+
+        Raises:
+            InternalError: the answers differ.
+        """
+        library = self._library()
+        if not library:
+            return f"not compared: {self.library} is not installed here"
+        rows = random_rows(ensemble)
+        title = f"{self.library} {library[self.library]}"
+        try:
+            expected = self.expected(data, rows, all_trees)
+        except Exception as error:  # whatever a library of others raises
+            raise InvalidArgumentError(f"{title} does not read it: {public_error(error)}") from error
+        difference, is_close = compare(content, ensemble, rows, expected)
+        if not is_close:
+            raise InternalError(
+                f"the converted model answers differently from {title}: by up to {difference:.3g} in {len(rows)} rows"
+            )
+        return f"compared with {title}: {len(rows)} rows, largest difference {difference:.1e}"
+
+
+def _described(tensors: Any) -> list[dict[str, Any]]:
+    """The tensors of a graph as a configuration has them, without the dimension of the batch."""
+    return [
+        {
+            "name": one.name,
+            "type": _CONFIG_TYPES[one.type.tensor_type.elem_type],
+            "dims": [dim.dim_value for dim in one.type.tensor_type.shape.dim[1:]],
+        }
+        for one in tensors
+    ]
+
+
+def random_rows(ensemble: Ensemble) -> "Floats":
+    """Rows that a comparison is made on, the same each time.
+
+    Half of the numbers are thresholds, or next to one: there a wrong rounding shows. The others lie around them, are 0,
+    or missing; some categories are unknown, and some not whole.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    features, values = ensemble.columns().thresholds()
+    count = min(_ROWS, _CELLS // ensemble.features)
+    rows = random.normal(size=(count, ensemble.features)).astype(np.float32)
+    order = np.argsort(features, kind="stable")
+    features, values = features[order], values[order]
+    for feature in np.unique(features).tolist():
+        start, end = np.searchsorted(features, [feature, feature + 1])
+        known = values[start:end]
+        spread = np.float32(known.std() or 1)
+        drawn = random.choice(known, count)
+        noise = drawn + random.normal(size=count).astype(np.float32) * spread
+        beside = np.nextafter(drawn, random.choice(np.array([-np.inf, np.inf], np.float32), count))
+        kinds = random.choice(5, count, p=[0.4, 0.3, 0.2, 0.05, 0.05])
+        rows[:, feature] = np.choose(kinds, [noise, drawn, beside, np.float32(0), np.float32(np.nan)])
+    return np.clip(rows, -_LARGEST, _LARGEST)
+
+
+def compare(content: bytes, ensemble: Ensemble, rows: "Floats", expected: "npt.NDArray[Any]") -> tuple[float, bool]:
+    """The largest difference between the ONNX model and ``expected``, and whether each is small beside its number."""
+    import numpy as np
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+    given = session.get_inputs()[0]
+    rows = rows.astype(np.float64) if given.type == "tensor(double)" else rows
+    found = np.asarray(session.run(None, {given.name: rows})[-1], np.float64)
+    wanted = np.asarray(expected, np.float64)
+    if ensemble.link is Link.BINARY:
+        wanted = np.stack([1 - wanted, wanted], axis=1)
+    wanted = wanted.reshape(found.shape)
+    size = np.abs(wanted)
+    differences = np.abs(found - wanted)
+    with np.errstate(invalid="ignore"):
+        allowed = _TOLERANCE * np.maximum(size, np.median(size)) + _CLOSE * size.max()
+    is_close = (found == wanted) | (differences <= allowed)
+    return float(np.nan_to_num(differences, nan=0.0 if is_close.all() else np.inf).max()), bool(is_close.all())
