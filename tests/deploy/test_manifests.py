@@ -117,4 +117,6 @@ def test_variables_of_the_runtime_are_those_of_flags(runtime: dict[str, Any], va
 def test_no_file_names_an_image_of_a_registry(deploy: Path) -> None:
     for file in sorted(deploy.rglob("*.yaml")):
         for image in re.findall(r"^\s*(?:-\s*)?(?:image|repository): (\S.*)", file.read_text(), re.MULTILINE):
-            assert image.startswith(("REGISTRY/repoagent", '"{{ .Values.image.repository', "/models")), (file, image)
+            assert image.startswith(
+                ("REGISTRY/repoagent", '"{{ .Values.image.repository', '"{{ .Values.server.image', '""', "/models")
+            ), (file, image)
