@@ -39,7 +39,7 @@ from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel
-from repoagent_server.codec.requested_outputs import RequestedOutputs
+from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["OutputEncoding", "read_infer"]

@@ -19,7 +19,7 @@ from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, view
 from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
-from repoagent_server.codec.requested_outputs import RequestedOutputs
+from repoagent_server.handlers.requested_outputs import RequestedOutputs
 
 __all__ = ["FloatParser", "NumberList", "RequestTemplates", "float_parser"]
 

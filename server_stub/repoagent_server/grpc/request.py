@@ -13,10 +13,10 @@ from repoagent_server.codec.datatypes import BY_NAME, MAX_DIMENSIONS, TypeInfo, 
 from repoagent_server.codec.infer_request import check_tensors
 from repoagent_server.codec.parameters import check_parameters
 from repoagent_server.codec.request_label import RequestLabel
-from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
 from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["Decoded", "read_infer"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,25 +13,19 @@ from repoagent_server.access import Access, AccessError, Caller, NotAuthenticate
 from repoagent_server.access.credentials import CREDENTIALS
 from repoagent_server.access.rights import for_model
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
 
-__all__ = ["ELEMENT_BYTES", "CallContext", "Headers", "Inference", "RequestedOutputs", "trace_context"]
+__all__ = ["ELEMENT_BYTES", "CallContext", "Headers", "Inference", "trace_context"]
 
 ELEMENT_BYTES: Final = 64
 """What a short element of BYTES takes."""
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 
 Headers = Iterable[tuple[bytes | str, bytes | str]]
-
-
-class RequestedOutputs(Protocol):
-    """What a client wants done with outputs; the class of that name in :mod:`repoagent_server.codec` is one."""
-
-    def attend(self, request: InferRequest) -> None:
-        """Have it done before the answers of ``request`` go on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.shared.mailbox import Answer, Mailbox
 
 from repoagent.serving.requests.request import Asked, InferResponse

@@ -11,7 +11,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
-from repoagent_server.codec import requested_outputs
+from repoagent_server.handlers import requested_outputs
 
 from repoagent.server import Server
 from tests.onnx_models import floats, make_model, save_model

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from repoagent_server.codec import requested_outputs
-from repoagent_server.codec.requested_outputs import store
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers import requested_outputs
 from repoagent_server.handlers import shared_memory as shared_memory_handler
+from repoagent_server.handlers.requested_outputs import store
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import shared_memory

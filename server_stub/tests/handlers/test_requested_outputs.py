@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from repoagent_server.codec.requested_outputs import RequestedOutputs
-from repoagent_server.handlers.classification import classify
+from repoagent_server.handlers.requested_outputs import RequestedOutputs, classify
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError
