@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from repoagent_scan.options import Options
+from repoagent_scan.scan_options import Options
 from repoagent_scan.scanning import scan
 
 from agents.scan.tests.making_models import onnx_model

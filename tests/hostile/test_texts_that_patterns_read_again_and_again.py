@@ -9,7 +9,7 @@ import pytest
 
 TEXTS = {
     "an address of a model of a hub": """
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.hub import _parts
 try:
     _parts("hf://a/b@" + "/" * 4_000_000 + "@")
@@ -20,7 +20,7 @@ else:
 """,
     "an address that is as long as a configuration": """
 from repoagent.api import Parameters
-from repoagent_fetch.options import parse_parameters
+from repoagent_fetch.fetch_options import parse_parameters
 try:
     parse_parameters(Parameters([("url", "hf://a/b@" + "/" * 4_000_000)]))
 except Exception as error:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
 from repoagent_checksum.check import Observer, Verdict, check, describe, find_digest_files
+from repoagent_checksum.checksum_options import Request, parse_parameters
 from repoagent_checksum.digest_file import STANDARD_NAMES
-from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.trusted_digest_files import trusted_entries
 
 __all__ = ["ChecksumAgent", "weaknesses"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
+from repoagent_checksum.checksum_options import Expected, Request
 from repoagent_checksum.digest_file import STANDARD_NAMES, Algorithm, Entry, format_digest_file
 from repoagent_checksum.file_names import read_inside, show
 from repoagent_checksum.json_listings import read_entries
-from repoagent_checksum.options import Expected, Request
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
 
 __all__ = [

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from repoagent.api import InvalidArgumentError
+from repoagent_checksum.checksum_options import Request
 from repoagent_checksum.digest_file import Entry
 from repoagent_checksum.json_listings import read_entries
-from repoagent_checksum.options import Request
 
 __all__ = ["trusted_entries"]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repoagent_checksum.check import Finding, Kind, check, describe, digests_of, find_digest_files, scan_tree
+from repoagent_checksum.checksum_options import Request, parse_parameters
 from repoagent_checksum.digest_file import ALGORITHMS, Algorithm, format_digest_file
-from repoagent_checksum.options import Request, parse_parameters
 
 from repoagent.api import InvalidArgumentError, UnsafePathError
 

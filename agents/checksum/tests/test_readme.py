@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from click import Command
+from repoagent_checksum.checksum_options import PARAMETERS
 from repoagent_checksum.cli import checksum
 from repoagent_checksum.digest_file import ALGORITHMS, STANDARD_NAMES
-from repoagent_checksum.options import PARAMETERS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

@@ -2,7 +2,7 @@
 
 import pytest
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
-from repoagent_decrypt.options import load_keys, parse_parameters, passphrase_of
+from repoagent_decrypt.agent import load_keys, parse_parameters, passphrase_of
 
 from repoagent.api import InvalidArgumentError, Parameters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 from repoagent_decrypt import register_commands, register_key_providers
-from repoagent_decrypt.options import PARAMETERS
+from repoagent_decrypt.agent import PARAMETERS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 PACKAGE = Path(__file__).parent.parent / "repoagent_decrypt"

@@ -22,7 +22,7 @@ from repoagent.api import (
 )
 from repoagent_fetch import hub, registry, stores, tracking
 from repoagent_fetch.archives import Unpacking
-from repoagent_fetch.options import Options, parse_parameters
+from repoagent_fetch.fetch_options import Options, parse_parameters
 from repoagent_fetch.pins import has_digests
 from repoagent_fetch.plan import Plan, chosen, from_text, headers_of, need_files, to_text, with_headers
 

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from repoagent.api import AgentModel, InvalidArgumentError, RemoteFile
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.pins import has_digests, with_given_digests
 from repoagent_fetch.plan import Plan, check_pinned, headers_of, looked_at, with_headers
 from repoagent_fetch.server_answers import check_cancelled, document, field, items, number, text

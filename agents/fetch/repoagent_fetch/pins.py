@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_small_file
-from repoagent_fetch.options import Options, plain_path
+from repoagent_fetch.fetch_options import Options, plain_path
 from repoagent_fetch.plan import Plan, chosen
 
 __all__ = ["has_digests", "read_manifest", "with_given_digests"]

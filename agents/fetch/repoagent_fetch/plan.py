@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
 from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json, read_token
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 
 __all__ = [
     "Archive",

@@ -25,7 +25,7 @@ from repoagent.api import (
     WebClient,
     read_token,
 )
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.pins import has_digests, with_given_digests
 from repoagent_fetch.plan import Archive, Plan, check_pinned, looked_at, with_headers
 from repoagent_fetch.server_answers import document, field, items, number, text

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from repoagent.api import AgentModel, RemoteFile
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.pins import read_manifest
 from repoagent_fetch.plan import Headers, Plan, check_pinned, chosen, headers_of, with_headers
 

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from repoagent.api import AgentModel, InvalidArgumentError, RemoteFile, WebAnswer, WebClient
-from repoagent_fetch.options import Options
+from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.plan import Headers, Plan, check_pinned, chosen, headers_of, with_headers
 from repoagent_fetch.server_answers import check_cancelled, document, field, items, number, text
 from repoagent_fetch.stores import resolve_at

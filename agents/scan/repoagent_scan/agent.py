@@ -20,7 +20,7 @@ from repoagent.api import (
     read_json,
 )
 from repoagent_scan.formats.format import ACCEPTED, RISKS
-from repoagent_scan.options import Audit, Options, parse_parameters
+from repoagent_scan.scan_options import Audit, Options, parse_parameters
 from repoagent_scan.scanning import Finding, Scanned, describe, scan
 
 __all__ = ["ScanAgent", "has_modelaudit", "run_modelaudit", "weaknesses"]

@@ -10,7 +10,7 @@ import click
 
 from repoagent.api import ConfigError, InvalidArgumentError, opened_files
 from repoagent_scan.formats.format import ACCEPTED, Format
-from repoagent_scan.options import Options
+from repoagent_scan.scan_options import Options
 from repoagent_scan.scanning import scan
 
 __all__ = ["scan_command"]

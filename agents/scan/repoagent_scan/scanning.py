@@ -15,7 +15,7 @@ from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.format import ACCEPTED, RISKS, Format, MalformedError
 from repoagent_scan.formats.onnx import Range, check_covered, read_onnx
-from repoagent_scan.options import Options
+from repoagent_scan.scan_options import Options
 
 __all__ = ["Finding", "Scanned", "describe", "scan"]
 

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from repoagent_scan.options import Options
+from repoagent_scan.scan_options import Options
 from repoagent_scan.scanning import scan
 
 from agents.scan.tests.making_models import onnx_model, safetensors, with_external_data

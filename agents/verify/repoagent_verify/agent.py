@@ -21,10 +21,10 @@ from repoagent.api import (
 from repoagent_verify.bundle import LARGEST_SIGNATURE
 from repoagent_verify.keyless import check_root
 from repoagent_verify.manifest import VerificationError
-from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.signatures import Signer
 from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verification import Coverage, Verified, verify
+from repoagent_verify.verify_options import Options, few, parse_parameters
 
 __all__ = ["VerifyAgent", "evidence", "weaknesses"]
 

@@ -18,10 +18,10 @@ from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_verify.bundle import LARGEST_SIGNATURE
 from repoagent_verify.keyless import check_identity, check_root, sign_keyless
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization, printable
-from repoagent_verify.options import plain_path
 from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
 from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verification import Coverage, Verified, verify
+from repoagent_verify.verify_options import plain_path
 
 __all__ = ["sign_command", "verify_command"]
 

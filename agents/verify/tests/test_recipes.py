@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from repoagent_verify.cli import sign_command, verify_command
 from repoagent_verify.manifest import Serialization
-from repoagent_verify.options import parse_parameters
 from repoagent_verify.signing import read_identity, sign
+from repoagent_verify.verify_options import parse_parameters
 
 from agents.verify.tests.issuing import NOW, issue, key_pem, public_pem
 from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore, new_key

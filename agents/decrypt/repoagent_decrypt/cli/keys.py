@@ -14,8 +14,8 @@ from repoagent.api import NotFoundError
 from repoagent_decrypt import register_key_providers
 from repoagent_decrypt.age.keys import Identities, Recipients, holds_secret_key, parse_recipients
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity, ScryptRecipient
+from repoagent_decrypt.agent import passphrase_of
 from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
-from repoagent_decrypt.options import passphrase_of
 
 __all__ = [
     "FORCE",

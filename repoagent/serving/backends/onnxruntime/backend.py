@@ -1,4 +1,4 @@
-"""Loading ONNX models."""
+"""Loading ONNX models: the signature of a session in the terms of a configuration, and what a version holds."""
 
 import hashlib
 import logging
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.onnxruntime.model import OnnxRuntimeModel, device_of
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
 from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, may_loop, model_file, open_session
-from repoagent.serving.backends.onnxruntime.signature import left_out, signature_of
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
 from repoagent.serving.instances.instance import instance_specs
@@ -21,8 +19,134 @@ from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-__all__ = ["OnnxRuntimeBackend"]
+from repoagent.errors import UnsupportedError
+from repoagent.serving.backends.onnxruntime.options import run_options
+from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
+from repoagent.serving.backends.signatures import Signature, TensorInfo
+from repoagent.serving.instances.backend import BackendModel, InstanceSpec
+from repoagent.serving.requests.tensor import DataType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["OnnxRuntimeBackend", "OnnxRuntimeModel", "device_of", "left_out", "signature_of"]
+
+
+def device_of(spec: InstanceSpec) -> int | None:
+    """The device of an instance; None for the CPU."""
+    return spec.device_id if spec.kind == "GPU" else None
+
+
+class OnnxRuntimeModel(BackendModel):
+    """One version: a single session per device, whatever the number of instances.
+
+    A session may be run by many threads at once; sharing it keeps one copy of the weights and one thread pool.
+    Triton makes one per instance unless ``share_session_between_instances`` is set, because there an instance may
+    also be a GPU.
+    """
+
+    def __init__(
+        self,
+        config: "ModelConfig",
+        sessions: Mapping[int | None, Any],
+        signature: Signature,
+        open_on: Callable[[int | None], Any],
+        *,
+        loops: bool = False,
+    ) -> None:
+        """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later.
+
+        ``loops``: see ``may_loop``.
+        """
+        self._sessions = dict(sessions)
+        self._open_on = open_on
+        self._lock = threading.Lock()
+        self._signature = signature
+        self._outputs = [item.name for item in config.output]
+        self._new_options = partial(run_options, config)
+        self._loops = loops
+        self._batching = config.max_batch_size > 0
+
+    def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeRunner:
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
+
+        Raises:
+            UnsupportedError: the instance is to run on a GPU, and ONNX Runtime cannot use it.
+        """
+        place = device_of(spec)
+        with self._lock:
+            session = self._sessions.get(place)
+            if session is None:
+                session = self._sessions[place] = self._open_on(place)
+        return OnnxRuntimeRunner(
+            session, self._signature, self._outputs, self._new_options, batching=self._batching, loops=self._loops
+        )
+
+    def close(self) -> None:
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
+        self._sessions.clear()
+
+
+_TYPES: Final = {
+    "tensor(bool)": DataType.BOOL,
+    "tensor(uint8)": DataType.UINT8,
+    "tensor(uint16)": DataType.UINT16,
+    "tensor(uint32)": DataType.UINT32,
+    "tensor(uint64)": DataType.UINT64,
+    "tensor(int8)": DataType.INT8,
+    "tensor(int16)": DataType.INT16,
+    "tensor(int32)": DataType.INT32,
+    "tensor(int64)": DataType.INT64,
+    "tensor(float16)": DataType.FP16,
+    "tensor(float)": DataType.FP32,
+    "tensor(double)": DataType.FP64,
+    "tensor(string)": DataType.BYTES,
+    "tensor(bfloat16)": DataType.BF16,
+}
+_ZIPMAP: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
+
+
+def signature_of(session: Any) -> Signature:
+    """Read an ``onnxruntime.InferenceSession``. Outputs that no protocol can carry are left out.
+
+    Raises:
+        UnsupportedError: an input, or every output, is not a plain tensor of a type that the protocol knows.
+    """
+    nodes = session.get_outputs()
+    return Signature(
+        tuple(map(_info, session.get_inputs())),
+        tuple(_info(node) for node in nodes if node.type in _TYPES) or tuple(map(_info, nodes)),
+        tuple(map(_info, session.get_overridable_initializers())),
+    )
+
+
+def left_out(session: Any) -> list[str]:
+    """Why each output that :func:`signature_of` leaves out cannot be served."""
+    return [str(_unservable(node)) for node in session.get_outputs() if node.type not in _TYPES]
+
+
+def _info(node: Any) -> TensorInfo:
+    data_type = _TYPES.get(node.type)
+    if data_type is None:
+        raise _unservable(node)
+    return TensorInfo(
+        node.name, data_type, tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+    )
+
+
+def _unservable(node: Any) -> UnsupportedError:
+    # What skl2onnx gives the probabilities of a classifier, unless it is asked for a matrix.
+    way = "; write the model with skl2onnx.to_onnx(..., options={'zipmap': False})" if node.type in _ZIPMAP else ""
+    return UnsupportedError(
+        f"tensor '{node.name}' of the model has type '{node.type}', which cannot be served{way}; supported are "
+        f"{', '.join(_TYPES)}"
+    )
+
 
 logger = logging.getLogger(__name__)
 

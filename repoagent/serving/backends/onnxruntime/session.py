@@ -8,16 +8,82 @@ import onnxruntime
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent.onnx_files.trial_opening import try_opening
-from repoagent.serving.backends.onnxruntime.error_translation import translate
-from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.providers import Choice
 from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+import re
+from collections.abc import Iterator, Mapping
 
-__all__ = ["MODEL_FILENAME", "may_loop", "model_file", "open_session"]
+from repoagent.errors import InternalError, InvalidArgumentError
+
+__all__ = [
+    "MODEL_FILENAME",
+    "NO_FOLDER",
+    "add_external_data",
+    "confine",
+    "may_loop",
+    "model_file",
+    "open_session",
+    "translate",
+    "walk",
+]
+
+
+_PATTERN: Final = re.compile(r"^\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)$", re.DOTALL)
+
+
+def translate(error: Exception, name: str = "") -> RepoAgentError:
+    """The error to raise for what ONNX Runtime raised; texts as Triton's backend words them.
+
+    ``name`` is the file in the model that could not be read, if it was reading one.
+    """
+    if isinstance(error, RepoAgentError):
+        return error
+    where = f"'{name}': " if name else ""
+    match = _PATTERN.match(str(error))
+    if match:
+        return InternalError(f"onnx runtime error {match[1]}: {where}{match[2].strip()}")
+    if isinstance(error, ValueError):  # A missing input, or an element that is not text.
+        return InvalidArgumentError(f"onnx runtime error: {where}{error}")
+    return InternalError(f"onnx runtime error: {where}{type(error).__name__}: {error}")
+
+
+NO_FOLDER: Final = "/dev/null"
+"""A place in which there can be no file, whatever a name after it looks like."""
+_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+
+
+def confine(options: Any) -> None:
+    """Let a session that is given its model as bytes read no file at all.
+
+    Without this ONNX Runtime takes the names of such a model to begin in the working directory of the process.
+    """
+    options.add_session_config_entry(_FOLDER, NO_FOLDER)
+
+
+def walk(files: ModelFiles, directory: str) -> Iterator[str]:
+    """The paths of all files in ``directory`` of a model, relative to it."""
+    for name in files.names(directory):
+        path = f"{directory}/{name}"
+        if files.names(path):
+            yield from (f"{name}/{inside}" for inside in walk(files, path))
+        else:
+            yield name
+
+
+def add_external_data(options: Any, contents: Mapping[str, bytes]) -> None:
+    """Let a session find the files that its model names in memory; keep ``contents`` until it is made.
+
+    ONNX Runtime copies what it needs while it makes the session, and looks at no file that the model does not name.
+    It takes any number of bytes, but refuses a single tensor of more than 2 GiB.
+    """
+    if contents:
+        lengths = [len(content) for content in contents.values()]
+        options.add_external_initializers_from_files_in_memory(list(contents), list(contents.values()), lengths)
+
 
 MODEL_FILENAME: Final = "model.onnx"
 _LOOPS: Final = (b"Loop", b"Scan", b"SequenceMap")

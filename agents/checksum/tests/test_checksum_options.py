@@ -1,7 +1,7 @@
 """Parameters, read into what is to be checked."""
 
 import pytest
-from repoagent_checksum.options import parse_parameters
+from repoagent_checksum.checksum_options import parse_parameters
 
 from repoagent.api import InvalidArgumentError, UnsafePathError, UnsupportedError
 
