@@ -96,7 +96,7 @@ class HttpService:
         pool = route.pool
         if pool in ("", "asks") and len(request.body) >= LONG_JSON:
             pool = "long"
-        elif route.asks is not None and not route.asks(params):
+        elif pool == "asks" and route.asks is not None and not route.asks(params):
             pool = ""
         if pool:
             self._answer_later(getattr(self._pools, pool), answer, request, params, exchange)
