@@ -297,6 +297,15 @@ class ServingCore:
             return None
         return replace(slot.report, size=slot.attempted.size if slot.attempted is not None else 0)
 
+    def attestation(self, name: str, version: str = "") -> bytes | None:
+        """The signed receipt of the load that serves a model, or one version of it; None if there is none."""
+        slot = self._table.meant(name)
+        loaded = slot.loaded if slot is not None else None
+        if loaded is None or (version and version not in map(str, loaded.versions)):
+            return None
+        receipt = loaded.chain.attestation
+        return None if receipt is None else receipt.document
+
     def poll(self) -> None:
         """Compare the repositories with what is loaded: load what is new or changed, unload what is gone.
 

@@ -178,6 +178,9 @@ class FakeCore:
     def report(self, name: str) -> FakeReport | None:
         return FakeReport(name) if name in self.models else None
 
+    def attestation(self, name: str, version: str = "") -> bytes | None:
+        return b'{"summary": {}, "details": {}}' if name in self.models and version in ("", "1") else None
+
     def check(self, request: InferRequest) -> None:
         model = self._find(request.model_name, request.asked.model_version)
         for name in request.inputs:

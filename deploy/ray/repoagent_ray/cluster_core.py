@@ -135,6 +135,9 @@ class ClusterCore:
                 return LoadReport.from_dict(report)
         return None
 
+    def attestation(self, name: str, version: str = "") -> None:
+        """Replicas make no receipts."""
+
     def metrics(self) -> str:
         """Those of every replica that answers, as one page."""
         return merged_metrics(self._replicas.ask_all("metrics").any(), "replica")

@@ -4,6 +4,7 @@ A new operation is a row of :data:`OPERATIONS`. What HTTP reads and writes of it
 does in ``grpc/service.py``.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -199,6 +200,14 @@ class Operations:
         document: dict[str, Any] = public_values(report.to_dict())
         return document
 
+    def attestation(self, call: Call) -> dict[str, Any]:
+        """The signed receipt of the load that serves a model."""
+        document = self._core.attestation(call.name, check_version(call.version))
+        if document is None:
+            raise NotFoundError(f"there is no receipt of model '{call.name}': it is not loaded, or leaves none")
+        found: dict[str, Any] = json.loads(document)
+        return found
+
     def log_settings(self, call: Call) -> dict[str, Any]:
         """Make the LogChanges that it reads, and show all settings."""
         update_log(call.read(), self._core.audit)
@@ -341,6 +350,7 @@ OPERATIONS: Final = (
     _repository("RepositoryModelLoad", Operations.load, _MANAGES, f"{_NAMED}{_ONE_VERSION}/load", "waits"),
     _repository("RepositoryModelUnload", Operations.unload, _MANAGES, f"{_NAMED}{_ONE_VERSION}/unload", "waits"),
     Operation("", Operations.report, Api.MODEL_REPOSITORY, _SEES, (f"/v2/repository{_NAMED}/report",)),
+    Operation("", Operations.attestation, Api.METADATA, _SEES, (f"{MODEL_PATH}/attestation",), pool="work"),
     # In a thread: a change waits for its line in the audit log.
     Operation("LogSettings", Operations.log_settings, Api.LOGGING, _MANAGES_ALL, ("/v2/logging",), _BOTH, "work"),
     Operation("TraceSetting", Operations.trace_settings, Api.TRACE, _MANAGES_TRACES, _TRACES, _BOTH, "work"),

@@ -62,6 +62,7 @@ class Desk:
             "metrics": metrics,
             "index": lambda ready_only: self._core.index(ready_only=ready_only is True),
             "report": self._report,
+            "attestation": self._attestation,
             "ready": self._core.ready,
             "has_model": lambda name: self._core.has_model(_text(name)),
             "audit": self._record,
@@ -70,6 +71,10 @@ class Desk:
     def _report(self, name: Any) -> dict[str, Any] | None:
         report = self._core.report(_text(name))
         return None if report is None else report.to_dict()
+
+    def _attestation(self, name: Any, version: Any) -> str | None:
+        document = self._core.attestation(_text(name), _text(version))
+        return None if document is None else document.decode()
 
     def _record(self, demanded: Any, event: Any, result: Any, what: Any, actor: Any) -> None:
         if _text(event) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:

@@ -102,6 +102,11 @@ class WorkerCore(ServingCore):
         found = self._calls.call("report", name, timeout=_ANSWER_SECONDS)
         return None if found is None else LoadReport.from_dict(found)
 
+    def attestation(self, name: str, version: str = "") -> bytes | None:
+        """See :meth:`ServingCore.attestation`."""
+        found = self._calls.call("attestation", name, version, timeout=_ANSWER_SECONDS)
+        return None if found is None else str(found).encode()
+
     def ready(self) -> bool:
         """See :meth:`ServingCore.ready`."""
         try:

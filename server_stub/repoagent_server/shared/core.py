@@ -62,6 +62,9 @@ class Core(Protocol):
 
     def report(self, name: str) -> Report | None: ...
 
+    def attestation(self, name: str, version: str = "") -> bytes | None:
+        """The signed receipt of the load that serves the model or the version, as JSON; None if there is none."""
+
     def check(self, request: InferRequest) -> None:
         """Refuse ``request`` if it would be refused before its execution, as far as that is known."""
 

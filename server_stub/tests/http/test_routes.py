@@ -62,6 +62,14 @@ def test_the_report_of_a_load_can_be_asked_for(client: httpx.Client) -> None:
     assert (response.status_code, response.json()["error"]) == (404, "no load of model 'nosuch' has been reported yet")
 
 
+def test_the_receipt_of_a_load_can_be_asked_for(client: httpx.Client) -> None:
+    for path in ("/v2/models/ident/attestation", "/v2/models/ident/versions/1/attestation"):
+        assert client.get(path).json() == {"summary": {}, "details": {}}
+    for path in ("/v2/models/nosuch/attestation", "/v2/models/ident/versions/7/attestation"):
+        response = client.get(path)
+        assert (response.status_code, response.json()["error"].split("'")[0]) == (404, "there is no receipt of model ")
+
+
 def test_a_model_that_is_asked_whether_it_is_ready_holds_nobody_up(
     client: httpx.Client, core: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

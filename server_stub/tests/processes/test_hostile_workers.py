@@ -196,7 +196,8 @@ def test_a_worker_records_only_what_front_ends_record(desk: tuple[dict[str, Any]
 
 def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Audit]) -> None:
     assert set(desk[0]) == {
-        *("load", "unload", "statistics", "metrics", "index", "report", "ready", "has_model", "audit"),
+        *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
+        "audit",
     }
 
 
