@@ -16,35 +16,24 @@ import contextlib
 import gzip
 import http.client
 import json
-import signal
 import socket
 import statistics
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import grpc
 from hpack import Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
+from measures import options_of, status_bytes
 from repoagent_server.grpc.http2.frames import PREFACE as _PREFACE
+from servers import IDENTITY, Server, repoagent
 
-PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
-_IDENTITY: Final = """
-import triton_python_backend_utils as pb_utils
-class TritonPythonModel:
-    def execute(self, requests):
-        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]) for array in inputs]
-"""
 _NUMBERS: Final = "/v2/models/numbers/infer"
 _TEXT: Final = "/v2/models/text/infer"
 _SMALL: Final = json.dumps(
@@ -57,6 +46,7 @@ Hostile = tuple[str, bytes, dict[str, str]]
 Flood = Callable[[], tuple[bytes, bytes]]
 """What begins a connection, and what is sent on it again and again until it ends."""
 _TOGETHER: Final = 16
+MIB: Final = 1 << 20
 
 
 def _tensor(name: str = "INPUT0", datatype: str = "FP32", count: int = 1, **more: object) -> str:
@@ -197,65 +187,36 @@ def write_models(folder: Path) -> None:
     """``numbers`` (FP32) and ``text`` (BYTES) give back their one input."""
     for name, data_type in (("numbers", "FP32"), ("text", "STRING")):
         (folder / name / "1").mkdir(parents=True)
-        (folder / name / "1" / "model.py").write_text(_IDENTITY)
+        (folder / name / "1" / "model.py").write_text(IDENTITY)
         tensor = f"data_type: TYPE_{data_type} dims: [-1]"
         (folder / name / "config.pbtxt").write_text(
             f'backend: "python"\ninput {{ name: "INPUT0" {tensor} }}\noutput {{ name: "OUTPUT0" {tensor} }}\n'
         )
 
 
-@contextmanager
-def served(folder: Path, held_mib: int) -> Iterator["Served"]:
-    """A server of its own process."""
-    write_models(folder / "models")
-    ready, log = folder / "ready.json", folder / "log"
-    flags = [f"--limit-held-bytes={held_mib << 20}"]
-    flags += [
-        "--http-port=0",
-        "--allow-metrics=false",
-        f"--ready-file={ready}",
-        f"--workspace-directory={folder / 'w'}",
-    ]
-    command = [*PROGRAM, f"--model-repository={folder / 'models'}", f"--cache-directory={folder / 'c'}", *flags]
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL) as process:
-        try:
-            while not ready.exists():
-                if process.poll() is not None:
-                    raise SystemExit(f"the server ended:\n{log.read_text()}")
-                time.sleep(0.05)
-            found = json.loads(ready.read_text())
-            yield Served(process.pid, {name: ("127.0.0.1", found[name]["port"]) for name in ("http", "grpc")})
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+class Client(threading.Thread):
+    """One of those that do the same again and again until they are stopped."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self._done = threading.Event()
+        self.times: list[float] = []
+        """Milliseconds of each answer."""
+        self.statuses: Counter[int] = Counter()
+
+    def stop(self) -> None:
+        """Let it end after what it waits for."""
+        self._done.set()
+        self.join()
 
 
-@dataclass(frozen=True)
-class Served:
-    """A server that runs."""
-
-    pid: int
-    ports: dict[str, tuple[str, int]]
-
-    def resident(self, name: str = "VmRSS") -> float:
-        """MiB."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-    def forget_peak(self) -> None:
-        """The peak begins again."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-
-class Flooding(threading.Thread):
+class Flooding(Client):
     """One client at a time that floods a port; when it is cut off it comes again."""
 
     def __init__(self, address: tuple[str, int], flood: Flood) -> None:
-        super().__init__(daemon=True)
-        self._address = address
+        super().__init__(address)
         self._start, self._again = flood()
-        self._done = threading.Event()
-        self.statuses: Counter[int] = Counter()
 
     def run(self) -> None:
         while not self._done.is_set():
@@ -265,20 +226,9 @@ class Flooding(threading.Thread):
                     connection.sendall(self._again)
             self.statuses[0] += 1
 
-    def stop(self) -> None:
-        """Let it end."""
-        self._done.set()
-        self.join()
 
-
-class Calling(threading.Thread):
+class Calling(Client):
     """One client that calls over gRPC again and again on an open connection."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(daemon=True)
-        self._address = address
-        self.times: list[float] = []
-        self._done = threading.Event()
 
     def run(self) -> None:
         with grpc.insecure_channel("{}:{}".format(*self._address)) as channel:
@@ -290,14 +240,9 @@ class Calling(threading.Thread):
                     call(b"", timeout=60)
                 self.times.append((time.perf_counter() - start) * 1000)
 
-    def stop(self) -> None:
-        """Let it end."""
-        self._done.set()
-        self.join()
 
-
-class Asking(threading.Thread):
-    """One client that asks the same again and again until it is stopped; the time of each answer, in milliseconds."""
+class Asking(Client):
+    """One client that asks the same over HTTP."""
 
     def __init__(
         self,
@@ -307,12 +252,8 @@ class Asking(threading.Thread):
         headers: dict[str, str] | None = None,
         pause: float = 0.0,
     ) -> None:
-        super().__init__(daemon=True)
-        self._address, self._path, self._body, self._pause = address, path, body, pause
-        self._headers = headers or {}
-        self.times: list[float] = []
-        self.statuses: Counter[int] = Counter()
-        self._done = threading.Event()
+        super().__init__(address)
+        self._path, self._body, self._headers, self._pause = path, body, headers or {}, pause
 
     def run(self) -> None:
         connection = http.client.HTTPConnection(*self._address, timeout=300)
@@ -326,21 +267,16 @@ class Asking(threading.Thread):
             self._done.wait(self._pause)
         connection.close()
 
-    def stop(self) -> None:
-        """Let it end after the answer that it waits for."""
-        self._done.set()
-        self.join()
 
-
-def measure(server: Served, attackers: Sequence[Asking | Flooding], seconds: float) -> str:
+def measure(server: Server, attackers: Sequence[Client], seconds: float) -> str:
     """One line: what the attackers do to the others."""
-    address = server.ports["http"]
+    address = ("127.0.0.1", server.http)
     live = Asking(address, "/v2/health/live", pause=0.005)
     small = Asking(address, _NUMBERS, _SMALL, pause=0.001)
-    called = Calling(server.ports["grpc"])
+    called = Calling(("127.0.0.1", server.grpc))
     everybody = [live, small, called, *attackers]
-    before = server.resident()
-    server.forget_peak()
+    before = status_bytes("VmRSS", server.session)
+    Path(f"/proc/{server.session}/clear_refs").write_text("5")  # the peak begins again
     for client in everybody:
         client.start()
     time.sleep(seconds)
@@ -351,7 +287,8 @@ def measure(server: Served, attackers: Sequence[Asking | Flooding], seconds: flo
     times = "".join(
         f"{value:9.1f}" for one in (live, small, called) for value in (_p99(one.times), max(one.times, default=0))
     )
-    return f"{times} {before:7.0f} {server.resident('VmHWM') - before:7.0f}   {answers}"
+    more = status_bytes("VmHWM", server.session) - before
+    return f"{times} {before / MIB:7.0f} {more / MIB:7.0f}   {answers}"
 
 
 def _p99(times: list[float]) -> float:
@@ -360,28 +297,34 @@ def _p99(times: list[float]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each kind")
-    parser.add_argument("--together", type=int, nargs="+", default=[1, 4], help="how many at once")
-    parser.add_argument("--only", default="", help="only kinds with this in their name")
-    parser.add_argument("--held-mib", type=int, default=256, help="the reserve of memory")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder), options.held_mib) as server:
-        print(
-            f"{'milliseconds':42}  live p99      max small p99      max  gRPC p99      max  MiB at   and more   answers"
-        )
-        print(f"{'none':40} 0 {measure(server, (), options.seconds)}")
-        for name, (port, flood) in FLOODS.items():
-            if options.only in name:
-                attackers = [Flooding(server.ports[port], flood)]
-                print(f"{name:40} 1 {measure(server, attackers, options.seconds)}", flush=True)
-        for name, make in (BOMBS | hostile_requests()).items():
-            hostile = make() if options.only in name else None
-            for together in (_TOGETHER,) if name in BOMBS else options.together:
-                if hostile is not None:
-                    posts = [Asking(server.ports["http"], *hostile) for _ in range(together)]
-                    line = measure(server, posts, options.seconds)
-                    print(f"{name:40} {together} {line}", flush=True)
+    options = options_of(
+        __doc__,
+        seconds=(5.0, "for each kind"),
+        together=([1, 4], "how many at once"),
+        only=("", "only kinds with this in their name"),
+        held_mib=(256, "the reserve of memory"),
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        write_models(Path(scratch, "models"))
+        flags = [f"--limit-held-bytes={options.held_mib * MIB}", f"--cache-directory={scratch}/cache"]
+        with repoagent("hostile", Path(scratch), flags) as server:
+            measure_all(server, options)
+
+
+def measure_all(server: Server, options: argparse.Namespace) -> None:
+    print(f"{'milliseconds':42}  live p99      max small p99      max  gRPC p99      max  MiB at   and more   answers")
+    print(f"{'none':40} 0 {measure(server, (), options.seconds)}")
+    for name, (port, flood) in FLOODS.items():
+        if options.only in name:
+            attackers = [Flooding(("127.0.0.1", getattr(server, port)), flood)]
+            print(f"{name:40} 1 {measure(server, attackers, options.seconds)}", flush=True)
+    for name, make in (BOMBS | hostile_requests()).items():
+        if options.only not in name:
+            continue
+        hostile = make()
+        for together in (_TOGETHER,) if name in BOMBS else options.together:
+            posts = [Asking(("127.0.0.1", server.http), *hostile) for _ in range(together)]
+            print(f"{name:40} {together} {measure(server, posts, options.seconds)}", flush=True)
 
 
 if __name__ == "__main__":
