@@ -54,6 +54,15 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
+def unprivileged() -> tuple[str, ...]:
+    """What begins the command line of a user without capabilities who is not root, and owns the files of this one."""
+    prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces are not allowed here (unshare --user)")
+    return prefix
+
+
+@pytest.fixture
 def flags(tmp_path: Path) -> list[str]:
     """What every command takes; private directories lie in ``work``."""
     flags = ["--allow-swap", f"--workspace-directory={tmp_path / 'work'}", f"--cache-directory={tmp_path / 'cache'}"]

@@ -40,6 +40,17 @@ def test_the_result_is_in_the_directory_and_readable_for_another_user(
         assert cat.stdout == PLAIN["config.json"]
 
 
+def test_it_works_for_a_user_who_is_not_root(
+    unprivileged: tuple[str, ...], flags: list[str], folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    words = [*unprivileged, sys.executable, "-m", "repoagent", "prepare", *flags, str(folder), str(memory)]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert sorted(os.listdir(memory)) == COMPLETE
+    assert {name: (memory / name).read_bytes() for name in PLAIN} == PLAIN
+    assert left_in(tmp_path / "work") == []
+
+
 def test_a_second_call_gives_the_same(program: Program, folder: Path, memory: Path) -> None:
     assert program("prepare", folder, memory).returncode == 0
     first = tree(memory)

@@ -125,10 +125,12 @@ def line(child: "subprocess.Popen[str]") -> str:
 
 def wait_for_error(child: "subprocess.Popen[str]", text: str) -> None:
     assert child.stderr is not None
+    written = ""
     for one in child.stderr:
         if text in one:
             return
-    pytest.fail(f"'{text}' was not written")
+        written += one
+    pytest.fail(f"'{text}' was not written, but {written}")
 
 
 def weights(port: int) -> bytes:
@@ -198,6 +200,20 @@ def test_a_command_that_is_not_ready_in_time_is_stopped(run: Run, notes: Callabl
     assert result.returncode == 1
     assert "the command was not ready after 0.2 s" in result.stderr
     assert notes() == ["LOAD", "LOAD_FAIL"]
+
+
+def test_it_works_for_a_user_who_is_not_root(
+    unprivileged: tuple[str, ...], flags: list[str], server: list[str], port: int, folder: Path, memory: Path
+) -> None:
+    words = [*unprivileged, sys.executable, "-m", "repoagent", "run", *flags, f"--confidential-directory={memory}"]
+    words += [f"--ready-url=http://127.0.0.1:{port}/", str(folder), "--", *server]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        wait_for_error(child, "repoagent: llama: ready")
+        assert weights(port) == WEIGHTS
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert left_in(memory) == []
 
 
 def test_what_another_process_answers_is_not_the_command_being_ready(run: Run, notes: Callable[[], list[str]]) -> None:
