@@ -23,7 +23,7 @@ from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.server_state import ServerState
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
-from repoagent.storage.files.directory_files import DirectoryFiles
+from repoagent.storage.files.files import DirectoryFiles
 from repoagent.storage.repositories.url import parse_url
 from repoagent_server.processes.calls import Calls
 

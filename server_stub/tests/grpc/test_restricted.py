@@ -7,7 +7,7 @@ import grpc
 import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from repoagent_server.grpc.restricted import PROTOCOLS
+from repoagent_server.grpc.access import PROTOCOLS
 from repoagent_server.grpc.service import METHODS
 from repoagent_server.handlers.restrictions import Api, Restriction
 from tritonclient.grpc import service_pb2, service_pb2_grpc

@@ -217,7 +217,7 @@ class Lies:
 
 @pytest.mark.parametrize("answer", [{}, {"config": "zz"}, {"config": "ffff"}, {"config": 7}])
 def test_a_lie_about_a_built_version_is_refused_and_the_version_closed(answer: dict[str, Any], tmp_path: Any) -> None:
-    from repoagent.storage.files.directory_files import DirectoryFiles
+    from repoagent.storage.files.files import DirectoryFiles
 
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.onnx").touch()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from repoagent.errors import UnavailableError
 from repoagent_server.access import AccessError
 from repoagent_server.access.credentials import given_in
-from repoagent_server.grpc.access import CallAccess
+from repoagent_server.grpc.access import CallAccess, RestrictedProtocols
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead, literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
@@ -19,7 +19,6 @@ from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.response import details
-from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.running_request import log_refused

@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from repoagent.errors import UnavailableError
 from repoagent.limits import Limits
-from repoagent_server.grpc.access import CallAccess
+from repoagent_server.grpc.access import CallAccess, RestrictedProtocols
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.infer import InferCalls
-from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import GrpcService
 from repoagent_server.http.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.http.listener import bound, ignore_new, queued
