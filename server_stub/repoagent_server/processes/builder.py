@@ -163,7 +163,7 @@ class FleetBuilder(ModelBuilder):
 
 
 def _refuse_state(name: str, config: ModelConfig) -> None:
-    """Say no to what needs all requests in one process.
+    """Refuse what needs all requests in one process.
 
     Raises:
         UnsupportedError: the model keeps state between requests.

@@ -58,7 +58,7 @@ class Handed:
     missing: bool = False
     """A worker that was started later could not build it: another load brings it back."""
     deaths: int = 0
-    """How many workers in a row have died while they built it anew."""
+    """How many workers in a row have died while they built it again."""
 
     @property
     def order(self) -> list[Any]:
