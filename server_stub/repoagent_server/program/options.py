@@ -113,7 +113,7 @@ class ServeOptions:
     exit_timeout_secs: int = setting(30, "Seconds to wait for running requests and agents at the end.", least=0)
     processes: int = setting(
         1,
-        "The count of processes that serve, or 'auto' for one per core. Agents and keys stay in one more, see the docs.",
+        "Count of processes that serve, or 'auto' for one per core. Agents and keys stay in one more, see the docs.",
         kind=PROCESSES,
         metavar="N|auto",
     )
