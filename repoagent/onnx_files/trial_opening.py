@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.onnx_files.constant_folding import DISABLED_OPTIMIZERS, LARGEST_FOLDED
+from repoagent.onnx_files.constant_folding import DISABLED_OPTIMIZERS, LARGEST_FOLDED, bound_folding
 from repoagent.onnx_files.external_files import Buffer
+from repoagent.onnx_files.graph import read_graph
 from repoagent.onnx_files.opening_child import OVER
 from repoagent.onnx_files.shape_cost import is_plain
 from repoagent.sentinel import mark
@@ -61,20 +62,22 @@ def try_opening(
 
     Args:
         model: The contents of its file.
-        options: The ``SessionOptions`` that it will be opened with; the level of optimisation, folders and
-            bounds of folding are taken from it.
+        options: The ``SessionOptions`` that it will be opened with; what may be folded is set in it, see
+            ``bound_folding``. The process opens with the same level of optimisation, folders and bounds.
         name: What to call the file in a message.
         path: Where the file lies, if others lie beside it; then ``model`` is not sent.
         files: Those beside it that are in memory.
         size: Bytes of all files of the model.
 
     Raises:
-        InvalidArgumentError: it takes more than the limits allow, or ends the process.
+        InvalidArgumentError: it takes more than the limits allow, or ends the process, or has too many functions.
         UnavailableError: the process cannot be started.
         CancelledError: the load was cancelled.
     """
+    graph = read_graph(model)
+    bound_folding(options, graph, name)
     limits, cancelled = _bounds.get()
-    if sys.platform != "linux" or not limits.open_seconds or is_plain(model):
+    if sys.platform != "linux" or not limits.open_seconds or is_plain(graph):
         return
     contents = {} if path else {"": model, **(files or {})}
     order = {

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.onnx_files import trial_opening
+from repoagent.onnx_files.graph import read_graph
 from repoagent.onnx_files.shape_cost import is_plain
 from repoagent.onnx_files.trial_opening import opening_within, try_opening
 from tests.hostile.conftest import NewCore
@@ -174,7 +175,7 @@ def test_a_model_is_tried_as_it_will_be_opened() -> None:
     outputs: Any = [(f"y{one}", TensorProto.FLOAT, None) for one in range(10)]
     shapes = [numbers(f"s{one}", [2 + one, 1 << 20]) for one in range(10)]
     model = make_model(nodes, X, outputs, shapes).SerializeToString()
-    assert not is_plain(model)
+    assert not is_plain(read_graph(model))
     options = onnxruntime.SessionOptions()
     with opening_within(replace(SMALL, open_seconds=60), lambda: False):
         with pytest.raises(InvalidArgumentError, match="bytes of memory to open"):
@@ -202,7 +203,7 @@ def test_a_large_file_that_opens_soon_is_let_through(beside: bool) -> None:
     weight = numpy_helper.from_array(np.ones((256, 256), "f4"), "w")
     model = make_model([node("Einsum", "x w", "y", equation="ij,jk->ik")], floats("x", shape=[1, 256]), Y, [weight])
     content, files = model.SerializeToString(), {"other": bytes(1 << 20)} if beside else None
-    assert not is_plain(content)
+    assert not is_plain(read_graph(content))
     with opening_within(replace(SMALL, open_seconds=60), lambda: False):
         try_opening(content, onnxruntime.SessionOptions(), "m", files=files)
 
@@ -210,6 +211,6 @@ def test_a_large_file_that_opens_soon_is_let_through(beside: bool) -> None:
 def test_no_process_is_started_for_an_ordinary_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_opening, "_run", lambda *_: pytest.fail("a process"))
     try_opening(perceptron().SerializeToString(), onnxruntime.SessionOptions(), "m")
-    assert not any(is_plain(make().SerializeToString()) for make in HOSTILE)
+    assert not any(is_plain(read_graph(make().SerializeToString())) for make in HOSTILE)
     with opening_within(Limits(open_seconds=0), lambda: False):
         try_opening(doubling().SerializeToString(), onnxruntime.SessionOptions(), "m")

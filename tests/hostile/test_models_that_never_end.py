@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
-from repoagent.serving.backends.onnxruntime import session
+from repoagent.onnx_files import trial_opening
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.senders import CollectingSender
 from repoagent.serving.requests.tensor import DataType, Tensor
@@ -77,7 +77,7 @@ def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     Elsewhere the test is run in such a process, and has nothing more to do.
     """
     if os.environ.get("REPOAGENT_TEST_ALONE"):
-        monkeypatch.setattr(session, "bound_folding", lambda options, model, name: None)
+        monkeypatch.setattr(trial_opening, "bound_folding", lambda options, graph, name: None)
         return True
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from repoagent.errors import InvalidArgumentError
 from repoagent.onnx_files import constant_folding
 from repoagent.onnx_files.constant_folding import bound_folding
+from repoagent.onnx_files.graph import read_graph
 from tests.onnx_models import make_model
 
 CAP = "optimization.constant_folding_max_output_size_in_bytes"
@@ -29,7 +30,7 @@ class Options:
 
 def entries(model: Any) -> dict[str, str]:
     options = Options()
-    bound_folding(options, model.SerializeToString(), "model.onnx")
+    bound_folding(options, read_graph(model.SerializeToString()), "model.onnx")
     return options.entries
 
 
@@ -113,7 +114,7 @@ def test_without_the_bound_of_the_runtime_only_what_needs_none_is_folded(monkeyp
 @pytest.mark.parametrize("content", [b"", b"ORTM\x00", b"\x3a\xff\xff\xff\xff\x0f", b"\x0b"])
 def test_what_is_not_onnx_folds_nothing_and_is_left_to_the_runtime(content: bytes) -> None:
     options = Options()
-    bound_folding(options, content, "model.onnx")
+    bound_folding(options, read_graph(content), "model.onnx")
     assert options.entries in ({}, {OFF: "ConstantFolding"})
 
 
@@ -144,16 +145,29 @@ def test_functions_that_call_themselves_are_left_to_the_runtime_or_refused() -> 
     assert entries(model) == {OFF: "ConstantFolding"}  # one call a round: it never exceeds the bound
 
 
+def test_files_that_no_exporter_writes_fold_nothing_or_have_a_bound() -> None:
+    """A product of nothing, and a tensor of more bytes than a float counts."""
+    nothing = chain("MatMul", 1, [4, 4])
+    nothing.graph.node.append(helper.make_node("MatMul", [], ["z"]))
+    assert set(entries(nothing)) == {CAP}
+    huge = chain("MatMul", 1, [4, 4], "w")
+    huge.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [0], []))
+    del huge.graph.initializer[-1].dims[:]
+    huge.graph.initializer[-1].dims.extend([2**62] * 20)
+    assert entries(huge) == {OFF: "ConstantFolding"}
+
+
 OPEN = """
 import resource, sys
 import onnxruntime
 from repoagent.onnx_files.constant_folding import bound_folding
+from repoagent.onnx_files.graph import read_graph
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 content = open(sys.argv[1], "rb").read()
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 options.log_severity_level = 3
-bound_folding(options, content, "m")
+bound_folding(options, read_graph(content), "m")
 onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 print("opened")
 """

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from repoagent.onnx_files.graph import read_graph
 from repoagent.onnx_files.shape_cost import is_plain
 from tests.hostile.test_files_that_take_long_to_open import HOSTILE, copies, node, numbers
 from tests.onnx_models import floats, make_model, perceptron
@@ -16,7 +17,7 @@ Y: Any = [("y", TensorProto.FLOAT, None)]
 
 
 def plain(model: Any) -> bool:
-    return is_plain(model.SerializeToString())
+    return is_plain(read_graph(model.SerializeToString()))
 
 
 def branch(name: str) -> Any:
@@ -92,4 +93,4 @@ def test_what_is_not_judged_is_not_plain(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no model", perceptron().SerializeToString()[:-3]])
 def test_what_is_no_model_is_not_plain_or_has_no_nodes(content: bytes) -> None:
-    assert is_plain(content) is (content == b"")
+    assert is_plain(read_graph(content)) is (content == b"")

@@ -12,7 +12,6 @@ import onnxruntime as ort
 
 from repoagent.beneath import open_beneath
 from repoagent.errors import InvalidArgumentError
-from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent_llm.runner import surgery
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
@@ -70,7 +69,6 @@ def _try_opening(settings: Any, operated: surgery.Operated, spec: DecoderSpec, t
         with suppress(OSError), open_beneath(spec.folder, name) as file:  # ONNX Runtime reports what is missing.
             size += os.fstat(file.fileno()).st_size
     try:
-        bound_folding(settings, operated.graph, spec.place)
         try_opening(operated.graph, settings, spec.place, files=taken, size=size)
     except InvalidArgumentError as error:
         raise DecoderError(str(error)) from None

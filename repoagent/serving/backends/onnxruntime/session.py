@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 import onnxruntime
 
 from repoagent.errors import RepoAgentError, UnavailableError
-from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent.serving.backends.onnxruntime.providers import Choice
 from repoagent.serving.instances.left_behind import unless_cancelled
@@ -109,7 +108,6 @@ def open_session(
     if neighbours and not isinstance(files, MemoryFiles):
         with files.reading(directory) as place:
             content, where = files.bytes(path), str(place / path.rpartition("/")[2])
-            bound_folding(options, content, path)
             size = len(content) + sum((place / name).stat().st_size for name in neighbours)
             try_opening(content, options, path, path=where, size=size)
             return _session(path, where, options, choices)
@@ -117,7 +115,6 @@ def open_session(
     add_external_data(options, contents)
     confine(options)
     content = files.bytes(path)
-    bound_folding(options, content, path)
     try_opening(content, options, path, files=contents)
     return _session(path, content, options, choices)
 
