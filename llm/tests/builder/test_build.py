@@ -225,7 +225,9 @@ def test_texts_are_taken_for_paths_forms_and_precisions_and_misspelt_ones_are_re
     said = build(str(source), str(tmp_path / "said"), form="gqa", precision="int4")
     meant = build(source, tmp_path / "meant", precision=Precision.INT4)
     assert (said / "model.onnx").read_bytes() == (meant / "model.onnx").read_bytes()
-    with pytest.raises(InvalidArgumentError, match="there is no precision 'int5': there are fp32, fp16, int8, int4"):
+    with pytest.raises(
+        InvalidArgumentError, match="there is no precision 'int5': there are fp32, fp16, bf16, int8, int4"
+    ):
         build(source, tmp_path / "never", precision="int5")
     assert not (tmp_path / "never").exists()
 

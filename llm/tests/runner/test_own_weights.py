@@ -33,7 +33,7 @@ def answer(executor: Executor) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "form", "precision"),
     [
-        *(("llama", Form.GQA, precision) for precision in Precision),
+        *(("llama", Form.GQA, precision) for precision in Precision if precision is not Precision.BF16),
         ("llama", Form.STD, Precision.FP32),
         ("gpt2", Form.STD, Precision.FP32),
     ],
