@@ -152,7 +152,7 @@ ELSEWHERE = {
     "llm/repoagent_llm/backend/chat/child.py": "imports nothing of the project; the server counts what it sends",
     "repoagent/serving/backends/python/process/packets.py": "counts; an encoder that is led in a circle",
     "repoagent/onnx_files/opening_child.py": "imports nothing of the project; reads what the server wrote",
-    "repoagent/onnx_files/shape_cost.py": "graphs in graphs, whose depth ONNX Runtime limits",
+    "repoagent/onnx_files/graph.py": "graphs in graphs, whose depth ONNX Runtime limits",
     "repoagent/storage/paths/trees.py": "directories, not texts",
     "repoagent/testing/": "texts of its own",
     "agents/scan/repoagent_scan/formats/npy.py": "checks the form",
