@@ -1,8 +1,9 @@
 """How to get a part of this project that is not installed. This module imports nothing of the project."""
 
+from collections.abc import Collection
 from typing import Final
 
-__all__ = ["install_hint", "missing_part"]
+__all__ = ["install_hint", "missing_owner", "missing_part"]
 
 _PLACES: Final = {
     "repoagent-core": ".",
@@ -13,6 +14,9 @@ _PLACES: Final = {
 
 _OWNERS: Final = {"llm": "repoagent-llm", "decoder": "repoagent-llm"}
 """Backends, and formats of converters, that packages of this project add."""
+
+_FILES: Final = {"genai_config.json": "llm"}
+"""Model files by which such backends are known."""
 
 
 def install_hint(distribution: str, *extras: str) -> str:
@@ -31,3 +35,14 @@ def missing_part(name: str) -> str:
     if distribution is None:
         return ""
     return f"it is in the package {distribution}, which is not installed; {install_hint(distribution)}"
+
+
+def missing_owner(names: Collection[str], known: Collection[str]) -> str:
+    """What a message states of a directory whose file only a backend of a missing package knows; else empty.
+
+    ``known`` are the files that the installed backends know.
+    """
+    for name, backend in _FILES.items():
+        if name in names and name not in known:
+            return f"{name}, which the backend '{backend}' runs: {missing_part(backend)}"
+    return ""

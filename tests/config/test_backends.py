@@ -16,6 +16,7 @@ from repoagent.config import (
     read_text,
 )
 from repoagent.errors import AlreadyExistsError
+from repoagent.installing import missing_owner
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,11 @@ def test_a_package_takes_no_model_file_and_no_backend_of_the_core(
     installed[entry[0]] = entry[1]
     with pytest.raises(AlreadyExistsError, match=f"'{entry[0]}'.*has an owner"):
         backends.model_filenames()
+
+
+def test_a_file_of_a_backend_that_is_not_installed_is_named_with_its_pip_line() -> None:
+    assert missing_owner(["genai_config.json"], ["model.onnx", "genai_config.json"]) == ""
+    assert missing_owner(["model.onnx"], ["model.onnx"]) == ""
+    text = missing_owner(["genai_config.json", "model.onnx"], ["model.onnx"])
+    assert "the backend 'llm' runs" in text
+    assert "pip install" in text

@@ -58,6 +58,17 @@ BOUNDS: Final = {
         "templates run in a process with limits of time and memory",
         "llm/tests/hostile/test_templates_of_strangers.py::test_a_template_without_end_is_ended",
     ),
+    **dict.fromkeys(
+        ("xgboost", "lightgbm"),
+        Bound(
+            "compares in the process of a converter, after the file was read and checked without it",
+            "tests/converters/trees/test_hostile_files.py::test_what_a_tree_may_not_have_is_refused_by_name",
+        ),
+    ),
+    "openvino": Bound(
+        "its graph is written by the project; steps of requests end with them",
+        "llm/tests/runner/openvino/test_model.py::test_a_step_is_ended_while_it_runs",
+    ),
     "numpy": Bound(
         "arrays are made of declared shapes, which are held against limits or the bytes that came; never np.load",
         "tests/hostile/test_loads_that_take_too_much.py::test_a_configuration_asks_for_more_than_a_machine_has",

@@ -157,6 +157,7 @@ ELSEWHERE = {
     "repoagent/testing/": "texts of its own",
     "agents/scan/repoagent_scan/formats/npy.py": "checks the form",
     "server_stub/repoagent_server/codec/json_text.py": "counts",
+    "server_stub/repoagent_server/program/worker.py": "options that the keeper itself has pickled",
 }
 
 

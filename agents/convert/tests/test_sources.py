@@ -48,7 +48,7 @@ def test_one_line_serves_a_model_whatever_its_file_is_called(
     session = ort.InferenceSession(outcome.files["1/model.onnx"], providers=["CPUExecutionProvider"])
     answers = session.run(None, {"input": rows})[1][:, 1]
     assert np.abs(answers - STORE[f"{name}/answers"]).max() < 1e-6
-    config = read_text(outcome.config)
+    config: Any = read_text(outcome.config)
     assert (config.backend, config.max_batch_size) == ("onnxruntime", 1024)
     assert [one.name for one in (*config.input, *config.output)] == ["input", "label", "probabilities"]
     stated = json.loads(config.parameters["repoagent_convert"].string_value)

@@ -66,7 +66,8 @@ class NativeInstance(Instance):
             for request, sender in senders.items():
                 if not sender.ended:
                     answer_error(request, failure, self._version)
-        execution.count(time.monotonic_ns(), over=True)
+        if len(requests) > 1 or not execution.counted:
+            execution.count(time.monotonic_ns(), over=True)
 
     @property
     def ahead(self) -> int:
@@ -133,10 +134,12 @@ class _Execution:
         """Up to when its time is counted."""
         self._lock = threading.Lock()
 
+        self.counted = False
+
     def count(self, now_ns: int, *, over: bool = False) -> None:
         """Count it, unless it is counted; if it is ``over``, add the time that it took since."""
         with self._lock:
-            first = not self._counted_ns
+            first, self.counted = not self.counted, True
             if first or over:
                 begin = self._counted_ns or self.started_ns
                 times = ExecutionTimes(begin, begin, now_ns, now_ns)

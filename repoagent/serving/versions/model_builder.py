@@ -16,6 +16,7 @@ from repoagent.errors import (
     UnsupportedError,
     causes,
 )
+from repoagent.installing import missing_owner
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.onnx_files.trial_opening import opening_within
 from repoagent.serving.backends.registry import BackendRegistry
@@ -349,10 +350,11 @@ class ModelBuilder:
         Raises:
             RepoAgentError: there is none, or the operator does not allow it.
         """
-        names = files.names(str(version))
+        names, known = files.names(str(version)), model_filenames()
+        named = config.backend or config.platform or config.default_model_filename
         config = normalize(config, model_name=name, files=names, gpus=None)
-        implied = not config.backend or config.backend in model_filenames().keys() - self.registry.names()
-        way = way_out(names) if implied else ""
+        implied = not config.backend or config.backend in known.keys() - self.registry.names()
+        way = way_out(names) if implied else "" if named else missing_owner(names, known.values())
         if way:
             raise InvalidArgumentError(f"version directory {version} of model '{name}' holds {way}")
         if not config.backend:

@@ -4,7 +4,6 @@ A new operation is a row of :data:`OPERATIONS`. What HTTP reads and writes of it
 does in ``grpc/service.py``.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 
 from repoagent.audit import Actor, acting_as
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnsupportedError
+from repoagent.nested_text import read_json
 from repoagent.public_text import public_values
 from repoagent_server.access import Access, Caller, Need, Right, Scope
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
@@ -205,7 +205,7 @@ class Operations:
         document = self._core.attestation(call.name, check_version(call.version))
         if document is None:
             raise NotFoundError(f"there is no receipt of model '{call.name}': it is not loaded, or leaves none")
-        found: dict[str, Any] = json.loads(document)
+        found: dict[str, Any] = read_json(document)
         return found
 
     def log_settings(self, call: Call) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -29,7 +29,11 @@ class Keeper:
         self.gate = threading.Event()
         self.ended: list[str] = []
         self.over = threading.Event()
-        answers = {"double": lambda value: value * 2, "wait": lambda: self.gate.wait(30), "refuse": self._refuse}
+        answers: dict[str, Callable[..., Any]] = {
+            "double": lambda value: value * 2,
+            "wait": lambda: self.gate.wait(30),
+            "refuse": self._refuse,
+        }
         self.calls = Calls(ours, answers, self._end, "worker 0")
         self.calls.start()
 

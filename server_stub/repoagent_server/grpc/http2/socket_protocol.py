@@ -162,7 +162,8 @@ class SocketProtocol(asyncio.Protocol):
         sender.dirty = False
         if transport is None or transport.is_closing():
             return
-        self._count_unread()
+        if transport.get_write_buffer_size() or self._unread.size:
+            self._count_unread()
         if connection.control.parted and (connection.control.closed or not connection.streams):
             transport.close()
         elif not sender.writable and transport.is_reading():
@@ -170,8 +171,7 @@ class SocketProtocol(asyncio.Protocol):
 
     def _count_unread(self) -> None:
         size = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if size or self._unread.size:
-            self._unread.resize(size)
+        self._unread.resize(size)
 
     def part(self) -> None:
         """Ask the client to go elsewhere; the connection ends after the last answer."""
