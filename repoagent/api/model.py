@@ -301,7 +301,7 @@ class AgentModel(Protocol):
             digests: Algorithm -> hexadecimal digits.
 
         Raises:
-            InvalidArgumentError: the file is not in the acquired location, or has another status now.
+            InvalidArgumentError: the file is not in the acquired location, has another status now, or a second name.
         """
 
     def download(

@@ -15,6 +15,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from repoagent.beneath.digests import digest_files
@@ -45,6 +46,13 @@ class KeptDigests:
         with self._lock:
             self._known.setdefault(file_state(status), {}).update(digests)
             self._latest = max(self._latest, status.st_ctime_ns)
+
+    def keep_steady(self, root: Path, path: str, state: FileState, digests: Mapping[str, str]) -> None:
+        """Keep ``digests`` of a file that had ``state``, unless someone has it mapped and can write unseen."""
+        with suppress(OSError, UnsafePathError), open_beneath(root, path, follow=False) as file:
+            status = os.fstat(file.fileno())
+            if file_state(status) == state and not _may_change(file.fileno(), status):
+                self.keep(status, digests)
 
     def settle(self) -> None:
         """Wait, for a step of the kernel's clock at most, so that each later change shows in the state of its file.
@@ -86,9 +94,8 @@ class KeptDigests:
         computed = digest_files(
             root, left, follow=follow, cancelled=cancelled, progress=count, steady=steady if private else None
         )
-        with self._lock:
-            for path, state in steady.items():
-                self._known.setdefault(state, {}).update(computed[path])
+        for path, state in steady.items():
+            self.keep_steady(root, path, state, computed[path])
         found = {path: {**known.get(path, {}), **computed.get(path, {})} for path in files}
         return {path: {name: found[path][name] for name in wanted} for path, wanted in files.items()}, read[0]
 

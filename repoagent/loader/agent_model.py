@@ -217,9 +217,12 @@ class EntryModel:
         if self._acquired is None or not path.is_relative_to(self._acquired):
             raise InvalidArgumentError(f"keep_digests: '{path.name}' is not in the acquired location")
         name = path.relative_to(self._acquired).as_posix()
-        if file_state(status_beneath(self._acquired, name, follow=False)) != file_state(status):
+        now = status_beneath(self._acquired, name, follow=False)
+        if file_state(now) != file_state(status):
             raise InvalidArgumentError(f"keep_digests: '{path.name}' changed after it was written")
-        self._load.digests.keep(status, digests)
+        if now.st_nlink > 1:  # The digest would be that of the other name, too.
+            raise InvalidArgumentError(f"keep_digests: '{path.name}' has a second name")
+        self._load.digests.keep_steady(self._acquired, name, file_state(status), digests)
 
     def download(
         self,

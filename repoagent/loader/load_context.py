@@ -276,8 +276,8 @@ class LoadContext:
         return self._is_private(path)
 
     def _is_private(self, path: Path) -> bool:
-        cache = self.services.cache
-        return self.directories.holds(path) or (cache is not None and path.is_relative_to(cache.path))
+        cache, place = self.services.cache, path.resolve()  # an agent may have put a link there
+        return self.directories.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
 
     def _private_copy(self, source: ModelSource, hashed: bool) -> tuple[Path, int]:
         if source.is_remote:

@@ -5,7 +5,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,81 @@ def test_a_mapping_that_stays_is_seen_whatever_the_times_show(tmp_path: Path, mo
     outcome = run(tmp_path, model, {"moves": Moving(map_it), "judges": Judging(change)})
     held[0].close()
     refused(outcome)
+
+
+def test_a_mapping_that_is_there_while_a_digest_is_stated_is_seen(tmp_path: Path, model: Path) -> None:
+    """Its pages are writable already, and it is gone when the next guard looks."""
+    held: list[mmap.mmap] = []
+
+    def map_it(model: AgentModel, path: Path) -> None:
+        with path.open("r+b") as file:
+            held.append(mmap.mmap(file.fileno(), 0))
+        held[0][:] = GOOD
+        model.keep_digests(path, path.stat(), {"sha256": hashlib.sha256(GOOD).hexdigest()})
+
+    class Late(Agent):
+        api_version = 1
+
+        def load(self, model: AgentModel) -> None:
+            held[0][:] = BAD
+            held[0].close()
+
+    refused(run(tmp_path, model, {"moves": Moving(map_it), "late": Late(), "judges": Judging()}))
+
+
+def test_a_mapping_that_is_there_while_a_digest_is_computed_is_seen(tmp_path: Path, model: Path) -> None:
+    class Maps(Agent):
+        api_version = 1
+        guard = True
+
+        def load(self, model: AgentModel) -> None:
+            with (model.localize() / NAME).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+                mapped[:] = GOOD
+                model.digests(WANTED)
+                mapped[:] = BAD
+
+    refused(run(tmp_path, model, {"maps": Maps(), "judges": Judging()}))
+
+
+def test_no_digest_can_be_stated_of_a_file_under_a_second_name(tmp_path: Path, model: Path) -> None:
+    """It would be the digest of the copy that an earlier agent judged, which this one did not write."""
+
+    class Linking(Agent):
+        api_version = 1
+        guard = True
+
+        def load(self, model: AgentModel) -> None:
+            (model.localize() / NAME).chmod(0o400)
+            other = model.acquire_location() / "other"
+            os.link(model.localize() / NAME, other)
+            with suppress(InvalidArgumentError):
+                model.keep_digests(other, other.stat(), {"sha256": hashlib.sha256(GOOD).hexdigest()})
+
+    (model / NAME).write_bytes(BAD)
+    refused(run(tmp_path, model, {"links": Linking(), "judges": Judging()}))
+
+
+def test_a_place_behind_a_link_in_a_private_directory_is_not_private(tmp_path: Path, model: Path) -> None:
+    """A guard is given a copy of it, so that its owner cannot change what was judged."""
+    elsewhere = write_files(tmp_path / "elsewhere", {NAME: GOOD})
+
+    class Pointing(Agent):
+        api_version = 1
+
+        def load(self, model: AgentModel) -> None:
+            link = model.acquire_location() / "link"
+            link.symlink_to(elsewhere)
+            model.update_location(link)
+
+    class Guarding(Agent):
+        api_version = 1
+        guard = True
+
+        def load(self, model: AgentModel) -> None:
+            write(elsewhere / NAME)
+            assert (model.localize() / NAME).read_bytes() == GOOD
+
+    assert run(tmp_path, model, {"points": Pointing(), "guards": Guarding()}).error is None
 
 
 def test_a_link_to_the_owners_file_is_not_vouched_for(tmp_path: Path, model: Path) -> None:

@@ -82,7 +82,8 @@ class WorkspaceRoot:
             UnavailableError: ``path`` cannot be created.
         """
         disk = path.resolve() if path is not None else default_workspace_path(os.environ)
-        self._memory_dir = confidential_dir or _SHARED_MEMORY
+        disk = disk.parent.resolve() / disk.name  # a default root that is a link is refused below
+        self._memory_dir = (confidential_dir or _SHARED_MEMORY).resolve()
         memory = self._memory_dir / f"repoagent-{os.geteuid()}"
         hide(disk, "workspace", depth=_PRIVATE_NAMES)
         hide(memory, "workspace", depth=_PRIVATE_NAMES)
