@@ -3,12 +3,13 @@
 import base64
 import logging
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ Listeners = Mapping[tuple[str, int], Sequence[socket.socket]]
 _START_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 30.0
 """How long a worker has for what needs no model's code. One that takes longer is ended, and another is started."""
+_REFUSAL_SECONDS: Final = 3.0
+"""The same at the end of the server, whose time is measured: one that hangs is not waited for again and again."""
 _LAST_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.05
 _LONG_LIFE_SECONDS: Final = 60.0
@@ -75,6 +78,8 @@ class _Worker:
     started: float = 0.0
     failures: int = 0
     """How often in a row it died soon."""
+    serves: bool = False
+    """Whether it has what the others have: until then it is not asked about that."""
 
 
 class Fleet:
@@ -128,8 +133,18 @@ class Fleet:
             for worker in self._workers:
                 self._launch(worker)
             started = [self._begin_start(worker) for worker in self._workers]
-        for one in started:
-            one.result(_START_SECONDS)
+        for worker, one in zip(self._workers, started, strict=True):
+            try:
+                one.result(_START_SECONDS)
+            except FutureTimeoutError:
+                raise UnavailableError(f"worker {worker.index} has not started in {_START_SECONDS:g} s") from None
+            worker.serves = True
+
+    def hang_up(self) -> None:
+        """Have them open their logs again. For a handler of signals: takes no lock."""
+        for worker in self._workers:
+            if worker.serves and worker.process is not None:
+                worker.process.send_signal(signal.SIGHUP)
 
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""
@@ -141,7 +156,7 @@ class Fleet:
         """Have them take no new requests, and start none any more."""
         with self._lock:
             self._closing = True
-        self._ask_those("refuse", timeout=_STEP_SECONDS)
+        self._ask_those("refuse", timeout=_REFUSAL_SECONDS)
 
     def finish(self, timeout: float) -> None:
         """Have them answer what is left for at most ``timeout`` seconds, and end."""
@@ -209,7 +224,7 @@ class Fleet:
             process.kill()
             status = process.wait()
         with self._lock:
-            worker.calls = None
+            worker.calls, worker.serves = None, False
             if self._closing:
                 return
             self.restarts += 1
@@ -241,6 +256,7 @@ class Fleet:
                     calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
                 if self._open:
                     calls.call("open", timeout=_STEP_SECONDS)
+                worker.serves = worker.calls is calls
             logger.info("worker %d serves again", worker.index)
         except (RepoAgentError, FutureTimeoutError, OSError) as error:
             logger.error("worker %d cannot be started: %s", worker.index, error)
@@ -268,6 +284,12 @@ class Fleet:
             handed.missing = True
             return False
         handed.deaths = 0
+        with self._lock:
+            shown = self._shown.get(handed.model, {})
+            if handed.number not in self._handed:  # The others have let go of it while this one built it.
+                calls.call("close", handed.number)
+            elif shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
+                calls.call("show", handed.model, _entries(shown), timeout=_STEP_SECONDS)
         return True
 
     def _forget(self, handed: Handed) -> None:
@@ -349,16 +371,19 @@ class Fleet:
     # -- questions -----------------------------------------------------------------------------------------------
 
     def ask_all(self, name: str, *arguments: Any, timeout: float | None) -> list[Any]:
-        """What every worker answers that is there.
+        """What every worker answers that serves.
 
         Raises:
             RepoAgentError: one refuses, or all of them have gone.
         """
         answers: list[Any] = []
         gone: RepoAgentError | None = None
-        for future in self._begin_all(name, arguments):
+        with self._lock:
+            asked = [one.calls.begin(name, *arguments) for one in self._workers if one.serves and one.calls]
+        end = _end(timeout)
+        for future in asked:
             try:
-                answers.append(future.result(timeout))
+                answers.append(future.result(_left(end)))
             except Ended as error:
                 gone = error
             except FutureTimeoutError:
@@ -382,20 +407,21 @@ class Fleet:
         """The same of those that are there, however few. One that refuses, or is too slow, is ended."""
         answers = []
         with self._lock:
-            asked = [(calls, calls.begin(name, *arguments)) for calls in self._calls()]
-        for calls, future in asked:
+            asked = [(one.process, one.calls, one.calls.begin(name, *arguments)) for one in self._workers if one.calls]
+        end = _end(timeout)
+        for process, calls, future in asked:
             try:
-                answers.append(future.result(timeout))
+                answers.append(future.result(_left(end)))
             except Ended:
                 pass
-            except (RepoAgentError, FutureTimeoutError) as error:
-                logger.error("a worker is ended, as it does not do '%s': %s", name, error or "no answer")
+            except FutureTimeoutError:
+                logger.error("a worker is ended, as it does not answer '%s'", name)
+                assert process is not None
+                process.kill()
+            except RepoAgentError as error:
+                logger.error("a worker is ended, as it does not do '%s': %s", name, error)
                 calls.close()
         return answers
-
-    def _begin_all(self, name: str, arguments: Iterable[Any]) -> "list[Future[Any]]":
-        with self._lock:
-            return [calls.begin(name, *arguments) for calls in self._calls()]
 
     def _calls(self) -> list[Calls]:
         return [worker.calls for worker in self._workers if worker.calls is not None]
@@ -423,6 +449,14 @@ class _Watch:
                 if not self.cancelled and self._is_cancelled():
                     self.cancelled = True
                     self._cancel()
+
+
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 def _entries(numbers: Mapping[int, int]) -> list[list[int]]:

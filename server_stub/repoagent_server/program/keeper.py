@@ -78,6 +78,10 @@ class Keeper:
             self._opened = True
             self._fleet.open()
 
+    def hang_up(self) -> None:
+        """Have them open their logs again. Takes no lock."""
+        self._fleet.hang_up()
+
     def refuse(self) -> None:
         """Have them take nothing new."""
         if not self._refused:

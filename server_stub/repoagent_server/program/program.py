@@ -167,9 +167,10 @@ def _run_processes(
     """The same with the front ends in processes of their own."""
     from repoagent_server.program.keeper import Keeper
 
-    stack.enter_context(hangup_calls([audit.reopen] if audit is not None else [], stop))
     keeper = Keeper(options, core_options(options, line.show if line else None, audit or NO_AUDIT))
     stack.callback(keeper.close)
+    logs = [*([audit.reopen] if audit is not None else []), *([keeper.hang_up] if options.request_log else [])]
+    stack.enter_context(hangup_calls(logs, stop))
     if line is not None:
         keeper.core.observe(EndOfLoads(line), "repoagent-server-progress")
     sources = [WorkspaceMetrics(keeper.core), *_sources(audit, None)]

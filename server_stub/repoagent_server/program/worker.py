@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
+from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.access.denials import Denials
@@ -30,7 +31,9 @@ from repoagent_server.program.program import (
     metrics_page,
     request_log,
 )
-from repoagent_server.shared.request_log import RequestLogMetrics
+from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
+
+_START_SECONDS: Final = 60.0
 
 
 class Worker:
@@ -44,6 +47,7 @@ class Worker:
         self._core: WorkerCore
         self._page: Callable[[], str] | None = None
         self._index = 0
+        self._requests: RequestLog | None = None
         self._calls = Calls(sock, _Answers(self), self._keeper_ended, "keeper")
         self._calls.start()
 
@@ -53,7 +57,7 @@ class Worker:
         self._index = index
         inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
         self._stack.enter_context(configure(chosen.log))
-        requests = self._stack.enter_context(request_log(chosen.request_log))
+        self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
         self._core = core = WorkerCore(core_options(chosen), self._calls)
         core.start()
         denials, access = Denials(core.audit), None
@@ -68,6 +72,7 @@ class Worker:
         self._fronts.update(front_ends(chosen, core, Regions(allowed=False), access, requests, denials, page))
         for front in self._fronts.values():
             front.bind()
+        self._started.set()
 
     def open(self) -> None:
         """Answer requests."""
@@ -102,10 +107,20 @@ class Worker:
         """See :meth:`WorkerCore.manages`."""
         return self._core.manages(number, model)
 
-    def of_models(self, name: str) -> Callable[..., Any]:
-        """A method of :class:`repoagent_server.processes.worker.Models`."""
-        method: Callable[..., Any] = getattr(self._core.models, name)
-        return method
+    def of_models(self, name: str, *arguments: Any) -> Any:
+        """Call a method of :class:`repoagent_server.processes.worker.Models`: a load may come before the core is made.
+
+        Raises:
+            UnavailableError: the core is not made in time.
+        """
+        if not self._started.wait(_START_SECONDS):
+            raise UnavailableError("the worker has not started")
+        return getattr(self._core.models, name)(*arguments)
+
+    def hang_up(self, *_: object) -> None:
+        """SIGHUP, from the keeper: the file of the request log has been renamed. Takes no lock."""
+        if self._requests is not None:
+            self._requests.reopen()
 
     def _keeper_ended(self, _: str) -> None:
         if not self.ended.is_set():
@@ -127,7 +142,7 @@ class _Answers(Mapping[str, Callable[..., Any]]):
             method: Callable[..., Any] = getattr(self._worker, name)
             return method
         if name in _OF_MODELS:
-            return self._worker.of_models(name)
+            return partial(self._worker.of_models, name)
         raise KeyError(name)
 
     def __iter__(self) -> Any:
@@ -143,6 +158,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # Init systems send them to every process of a service: the keeper acts.
     descriptor, sys.argv = int(sys.argv[1]), [""]
     worker = Worker(socket.socket(fileno=descriptor))
+    signal.signal(signal.SIGHUP, worker.hang_up)
     worker.ended.wait()
     os._exit(0)
 

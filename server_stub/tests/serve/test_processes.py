@@ -119,6 +119,53 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(server: "Server", world: 
     assert server.unload("secret").status_code == 200
 
 
+def test_a_load_while_a_worker_is_started_waits_for_it(world: "World") -> None:
+    world.model("other")
+    server = world.serve("--processes=2", "--load-model=plain")
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "has ended" in server.log and len(processes(server)) == 2, "another worker's start")
+    with connections(server) as clients:
+        assert clients[0].get("/v2/models/plain/stats").status_code == 200
+        assert clients[0].post("/v2/repository/models/other/load").status_code == 200
+        assert {ask(client, "other") for client in clients} == {200}
+
+
+def test_a_worker_that_is_started_again_has_the_ensembles(world: "World") -> None:
+    world.model("member")
+    (world.models / "ensemble" / "1").mkdir(parents=True)
+    (world.models / "ensemble" / "config.pbtxt").write_text(
+        'platform: "ensemble"\ninput { name: "X" data_type: TYPE_FP32 dims: [-1, 4] }\n'
+        'output { name: "Y" data_type: TYPE_FP32 dims: [-1, 4] }\n'
+        'ensemble_scheduling { step { model_name: "member" model_version: -1\n'
+        'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }\n'
+    )
+    server = world.serve("--processes=2", "--load-model=ensemble")
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    with connections(server) as clients:
+        assert {ask(client, "ensemble") for client in clients} == {200}
+
+
+def test_sighup_has_all_workers_go_on_in_a_new_request_log(world: "World") -> None:
+    log = world.root / "requests"
+    server = world.serve("--processes=2", "--load-model=plain", f"--request-log={log}")
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+        server.until(lambda: log.read_text().count("\n") == CONNECTIONS, "a line of each connection")
+        log.rename(world.root / "requests.1")
+        server.process.send_signal(signal.SIGHUP)
+        server.until(lambda: ask(clients[0], "plain") == 200 and log.exists(), "the new file")
+    assert server.stop() == 0
+
+
+def test_a_worker_that_hangs_does_not_hold_up_the_stop(world: "World") -> None:
+    server = world.serve("--processes=2", "--load-model=plain", "--exit-timeout-secs=5")
+    os.kill(processes(server)[0], signal.SIGSTOP)
+    server.process.terminate()
+    assert server.process.wait(25) == 0
+    assert "does not answer 'refuse'" in server.log
+
+
 def test_a_model_that_kills_workers_is_taken_out(world: "World") -> None:
     trap = world.root / "trap"
     (world.models / "deadly" / "1").mkdir(parents=True)
