@@ -63,8 +63,9 @@ class Attesting:
         """
         try:
             return self.attestor.attest(load)
-        except (RepoAgentError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+        except Exception as error:  # whatever a plug-in raises, the load goes on to its end
+            known = str(error) if isinstance(error, RepoAgentError) else type(error).__name__
+            reason = error.strerror if isinstance(error, OSError) else known
             raise UnavailableError(f"the receipt of this load cannot be made: {reason}") from error
 
 

@@ -22,6 +22,7 @@ from repoagent.loader.chain_states import Lifecycle, State
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.public_text import public_values
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
 
@@ -270,12 +271,15 @@ class LoadedChain:
                 )
             trees = {"model": self._came}
             told = not self._load.confidential or attesting.settings.plaintext
-            if passed and told and self._load.moved and not self.source.is_remote:
-                trees["served"] = self.digests()
+            # Moved or not: an agent may have written to the copy that it was given.
+            if passed and told and ((served := self.digests()) != self._came or self._load.moved):
+                trees["served"] = served
             hidden = None if attesting.settings.plaintext else self._confidential_from
-            load = AttestedLoad(report=self.report, passed=passed, trees=trees, confidential_from=hidden)
+            # A client may ask for it: as in its report, no private place and no store of the operator is named.
+            report = LoadReport.from_dict(public_values(self.report.to_dict()))
+            load = AttestedLoad(report=report, passed=passed, trees=trees, confidential_from=hidden)
             self.attestation = attesting.attest(load)
-        except RepoAgentError as error:
+        except (RepoAgentError, OSError) as error:
             if passed and attesting.settings.required:
                 raise
             logger.error("model '%s': %s", self.name, error)
@@ -309,7 +313,12 @@ class LoadedChain:
                 self._confidential_from = index
 
     def _settle(self) -> None:
-        """After the last agent: the configuration is final, and the files are where they are."""
+        """After the last agent: the configuration is final, and the files are where they are.
+
+        Where a receipt is made, that is a place of this program's own: what is hashed for it is what is served.
+        """
+        if self._load.services.attesting is not None:
+            self._load.isolate(hashed=True)
         if self._load.moved and self._load.config is not None:
             check(self._load.config, model_name=self.name, source=self._load.config_file)
         self._files = _open_files(self._load)

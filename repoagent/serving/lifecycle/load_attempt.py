@@ -148,9 +148,9 @@ def poll_failure(name: str, error: RepoAgentError) -> RepoAgentError:
 
 
 def _attest(chain: "LoadedChain", built: Built) -> None:
-    """Record the model that is about to serve; what was built goes if that must be, and cannot be done."""
+    """Sign and record that the model is about to serve; what was built goes if that must be, and cannot be done."""
     try:
         chain.attest(sorted(built.versions))
-    except AuditError:
+    except Exception:
         built.discard()
         raise
