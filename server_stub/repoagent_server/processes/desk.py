@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from repoagent.audit import Actor, Audit, acting_as
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.shared.merging import merged_metrics, merged_statistics
@@ -24,9 +24,16 @@ _PERMISSION_SECONDS: Final = 10.0
 
 
 class Desk:
-    """Answers the calls of workers. ``page`` is the keeper's own page of metrics, None without one."""
+    """Answers the calls of workers.
 
-    def __init__(self, core: ServingCore, audit: Audit, page: Callable[[], str] | None) -> None:
+    ``page`` is the keeper's own page of metrics, None without one. ``allow_load_parameters``: a load may bring a
+    configuration and files; workers check that, too, but a client may have taken one over.
+    """
+
+    def __init__(
+        self, core: ServingCore, audit: Audit, page: Callable[[], str] | None, *, allow_load_parameters: bool
+    ) -> None:
+        self._allow_load_parameters = allow_load_parameters
         self._core = core
         self._audit = audit
         self._page = page
@@ -35,6 +42,8 @@ class Desk:
         """What worker number ``worker`` may call, by name."""
 
         def load(actor: Any, name: Any, config: Any, files: Any, version: Any) -> dict[str, Any]:
+            if not self._allow_load_parameters and (config is not None or files is not None):
+                raise UnsupportedError("a configuration or files in a load are refused: --allow-load-parameters is off")
             text = None if config is None else _text(config, longest=None)
             with self._acting(fleet, worker, actor):
                 report = self._core.load(_text(name), config=text, files=_files(files), version=_number(version))

@@ -51,6 +51,7 @@ class Keeper:
         )
         self._opened = self._refused = self._finished = False
         self._audit = core_options.audit
+        self._allow_load_parameters = options.allow_load_parameters
         with ExitStack() as undo:
             undo.callback(self._ports.close)
             self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
@@ -68,7 +69,8 @@ class Keeper:
         Raises:
             RepoAgentError: one does not start.
         """
-        self._desk = Desk(self.core, self._audit, page)
+        allowed = self._allow_load_parameters
+        self._desk = Desk(self.core, self._audit, page, allow_load_parameters=allowed)
         self._fleet.start()
         logger.info("%d worker processes have started", len(self._fleet))
 
@@ -172,9 +174,9 @@ class _Ports:
         self.addresses: dict[str, tuple[str, int]] = {}
         self.sockets: dict[tuple[str, int], list[socket.socket]] = {}
         try:
-            for name, (address, port) in ports(options).items():
+            for name, (address, port, shared) in ports(options).items():
                 host = address.removeprefix("[").removesuffix("]")
-                made = _sockets(host, port, options.processes)
+                made = _sockets(host, port, options.processes, shared=shared)
                 number = int(made[0].getsockname()[1])
                 self.sockets[host, number] = made
                 self.addresses[name] = address, number
@@ -194,11 +196,15 @@ class _Ports:
                 one.close()
 
 
-def _sockets(host: str, port: int, count: int) -> list[socket.socket]:
-    """``count`` sockets at one port. The kernel deals new connections out to those that listen."""
+def _sockets(host: str, port: int, count: int, *, shared: bool) -> list[socket.socket]:
+    """``count`` sockets at one port. The kernel deals new connections out to those that listen.
+
+    ``shared``: other servers may have the same port.
+    """
     for attempt in range(_ATTEMPTS):
-        # Without SO_REUSEPORT first: with it, a server that is there already would share its clients with this one.
-        first = bound(host, port, reuse_port=False)
+        # Without SO_REUSEPORT first: with it, a server that is there already would share its clients with this one,
+        # which only ``shared`` asks for.
+        first = bound(host, port, reuse_port=shared)
         number = int(first.getsockname()[1])
         first.close()
         made: list[socket.socket] = []

@@ -171,6 +171,9 @@ def _run_processes(
     stack.callback(keeper.close)
     logs = [*([audit.reopen] if audit is not None else []), *([keeper.hang_up] if options.request_log else [])]
     stack.enter_context(hangup_calls(logs, stop))
+    if options.access is not None:  # Each worker follows the file; what changes in it is recorded once.
+        file = stack.enter_context(AccessFile(options.access))
+        file.observe(partial(note_access_change, keeper.core.audit))
     if line is not None:
         keeper.core.observe(EndOfLoads(line), "repoagent-server-progress")
     sources = [WorkspaceMetrics(keeper.core), *_sources(audit, None)]
@@ -343,15 +346,16 @@ def front_ends(
     return fronts
 
 
-def ports(options: ServeOptions) -> dict[str, tuple[str, int]]:
-    """Address and port of each way in that ``options`` ask for, by the names of :func:`front_ends`."""
-    metrics_address = options.metrics_address or options.http_address
+def ports(options: ServeOptions) -> dict[str, tuple[str, int, bool]]:
+    """Address and port of each way in that ``options`` ask for, and whether other servers may listen there, too; by the
+    names of :func:`front_ends`."""
+    metrics_address, reuse = options.metrics_address or options.http_address, options.reuse_http_port
     found = {
-        _HTTP: (options.http_address, options.http_port) if options.allow_http else None,
-        _SAGEMAKER: (options.http_address, options.sagemaker.port) if options.sagemaker is not None else None,
-        _VERTEX: (options.http_address, options.vertex.port) if options.vertex is not None else None,
-        _GRPC: (options.grpc.address, options.grpc.port) if options.allow_grpc else None,
-        _METRICS: (metrics_address, options.metrics_port) if options.allow_metrics else None,
+        _HTTP: (options.http_address, options.http_port, reuse) if options.allow_http else None,
+        _SAGEMAKER: (options.http_address, options.sagemaker.port, False) if options.sagemaker is not None else None,
+        _VERTEX: (options.http_address, options.vertex.port, False) if options.vertex is not None else None,
+        _GRPC: (options.grpc.address, options.grpc.port, options.grpc.reuse_port) if options.allow_grpc else None,
+        _METRICS: (metrics_address, options.metrics_port, reuse) if options.allow_metrics else None,
     }
     return {name: one for name, one in found.items() if one is not None}
 

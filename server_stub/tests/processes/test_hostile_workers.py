@@ -14,7 +14,7 @@ from repoagent_server.processes.fleet import Fleet
 
 from repoagent.audit import Actor, current_actor
 from repoagent.config import ModelConfig
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
 
@@ -151,7 +151,7 @@ class Audit:
 @pytest.fixture
 def desk() -> tuple[dict[str, Any], Core, Audit]:
     core, audit = Core(), Audit()
-    made = Desk(cast(ServingCore, core), cast(Any, audit), None)
+    made = Desk(cast(ServingCore, core), cast(Any, audit), None, allow_load_parameters=True)
     return made.answers(cast(Fleet, None), 0), core, audit
 
 
@@ -186,6 +186,15 @@ def test_a_load_of_nonsense_reaches_no_core(desk: tuple[dict[str, Any], Core, Au
     answers, core, _ = desk
     with pytest.raises(InvalidArgumentError):
         answers["load"](*arguments)
+    assert not core.loads
+
+
+@pytest.mark.parametrize(("config", "files"), [("{}", None), ("{}", {"file:1/model.py": ""}), (None, {})])
+def test_a_worker_brings_no_model_of_its_own_unless_clients_may(config: Any, files: Any) -> None:
+    core = Core()
+    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
+    with pytest.raises(UnsupportedError, match="--allow-load-parameters"):
+        desk.answers(cast(Fleet, None), 0)["load"](ACTOR, "m", config, files, None)
     assert not core.loads
 
 

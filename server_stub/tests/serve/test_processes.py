@@ -1,12 +1,14 @@
 """``--processes``: one keeper, several workers. Real servers, real connections, real kills."""
 
+import hashlib
+import json
 import os
 import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -209,6 +211,50 @@ def test_a_port_in_use_is_one_error(world: "World", server: "Server") -> None:
     second = world.start("--processes=2", f"--http-port={port}")
     assert second.ended() == 1
     assert f"127.0.0.1:{port}" in second.log
+
+
+def test_other_servers_share_the_port_where_the_operator_allows_it(world: "World") -> None:
+    flags = "--processes=2", "--load-model=plain", "--reuse-http-port=true"
+    first = world.serve(*flags)
+    second = world.serve(*flags, f"--http-port={first.port('http')}")
+    assert second.port("http") == first.port("http")
+    assert first.stop() == 0
+    with connections(second) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+
+
+def test_rights_are_checked_in_workers_and_recorded_once(world: "World") -> None:
+    access, audit = world.root / "access.toml", world.root / "audit"
+
+    rights = {"manager": '["infer", "manage"]', "user": '["infer"]'}
+
+    def write(*names: str) -> None:
+        tables = [
+            f'[clients.{name}]\nkeys = ["sha256:{hashlib.sha256(name.encode()).hexdigest()}"]\n'
+            f'models = ["*"]\nrights = {rights[name]}\n'
+            for name in names
+        ]
+        access.write_text("".join(tables))
+
+    def recorded(event: str) -> list[dict[str, Any]]:
+        return [line for line in map(json.loads, audit.read_text().splitlines()) if line["event"] == event]
+
+    write("manager", "user")
+    server = world.serve("--processes=2", f"--access={access}", f"--audit-log={audit}", "--allow-grpc=false")
+    with connections(server) as clients:
+        load = "/v2/repository/models/plain/load"
+        assert {client.post(load, headers={"x-api-key": "user"}).status_code for client in clients} == {403}
+        assert not recorded("load")
+        assert server.http.post(load, headers={"x-api-key": "manager"}).status_code == 200
+        assert recorded("load")[-1]["who"]["client"] == "manager"
+        server.until(lambda: bool(recorded("denied")), "what was denied")
+        write("user")
+        server.until(lambda: bool(recorded("settings")), "the change of the file")
+        manager = {"x-api-key": "manager"}
+        server.until(lambda: {c.post(load, headers=manager).status_code for c in clients} == {401}, "no manager")
+    assert server.stop() == 0
+    (change,) = recorded("settings")
+    assert (change["what"]["setting"], change["what"]["clients"]) == ("access", 1)
 
 
 def test_a_stop_under_load_loses_no_request(world: "World") -> None:
