@@ -40,20 +40,22 @@ def verify_command(receipt: Path, public_key: Path, model: Path | None, policy: 
         linked = receipt.name.endswith(SUMMARY_SUFFIX) and beside.exists()
         rules = None if policy is None else _read(policy, _SMALL)
     except (OSError, RepoAgentError) as error:
-        click.echo(f"repoagent: {_reason(error)}", err=True)
+        click.echo(_printable(f"repoagent: {_reason(error)}"), err=True)
         sys.exit(2)
     try:
         found = read_receipt(document, _document(beside) if linked else None, key)
         faults = list(differences(found, model, rules))
     except (OSError, RepoAgentError) as error:
-        click.echo(f"repoagent: {_reason(error)}", err=True)
+        click.echo(_printable(f"repoagent: {_reason(error)}"), err=True)
         sys.exit(1)
     for fault in faults:
-        click.echo(fault, err=True)
+        click.echo(_printable(fault), err=True)
     if faults:
         sys.exit(1)
-    click.echo(f"{found.predicate['resourceUri']}: verified by {found.predicate['verifier']['id']}")
-    click.echo(f"{found.predicate['timeVerified']}, {', '.join(found.predicate['verifiedLevels'])}")
+    click.echo(_printable(f"{found.predicate['resourceUri']}: verified by {found.predicate['verifier']['id']}"))
+    click.echo(_printable(", ".join([found.predicate["timeVerified"], *found.predicate["verifiedLevels"]])))
+    if found.overridden:
+        click.echo("loaded by a configuration that is not the model's own")
     click.echo(f"sha256:{found.digest}: OK")
 
 
@@ -63,6 +65,11 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, limit: int) -> bytes:
     return read_small_file(path, limit=limit)
+
+
+def _printable(text: str) -> str:
+    """One line: the model's owner names its files, and may name the source of the model."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _reason(error: Exception) -> str:

@@ -115,7 +115,7 @@ def _agent(entry: EntryReport, confidential_from: int | None) -> dict[str, Any]:
 def _levels(load: AttestedLoad) -> Sequence[str]:
     """Words of our own: levels of SLSA are about builds. What a model's own agents stated counts for nothing."""
     calls = [call for entry in load.report.entries for call in entry.actions]
-    levels = ["REPOAGENT_AGENTS_PASSED"] if all(call.outcome == "ok" for call in calls) else []
+    levels = ["REPOAGENT_AGENTS_PASSED"] if calls and all(call.outcome == "ok" for call in calls) else []
     if (load.report.details.get("policy") or {}).get("mode") == "enforce":
         levels.append("REPOAGENT_POLICY_ENFORCED")
     demanded = [entry for entry in load.report.entries if entry.origin == "policy"]

@@ -2,7 +2,7 @@
 
 import hashlib
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,11 @@ class Receipt:
         return found
 
     @property
+    def overridden(self) -> bool:
+        """Whether the details state that the load brought another configuration than that among the model's files."""
+        return self.details is not None and "override_sha256" in self.details["predicate"].get("load", ())
+
+    @property
     def trees(self) -> list[str]:
         """The digests of the trees that it is about."""
         return [one["digest"]["sha256"] for one in self.summary["subject"]]
@@ -51,7 +56,7 @@ def read_receipt(document: dict[str, Any], details: dict[str, Any] | None, key: 
     if details is not None:
         text = verify(details, key)
         found = _statement(text, DETAILS_TYPE)
-        linked = [one.get("digest", {}).get("sha256") for one in summary["predicate"].get("inputAttestations", ())]
+        linked = [one["digest"]["sha256"] for one in summary["predicate"]["inputAttestations"]]
         if hashlib.sha256(text).hexdigest() not in linked:
             raise InvalidArgumentError("the details are those of another receipt: the summary names another digest")
     return Receipt(summary, found, hashlib.sha256(payload).hexdigest())
@@ -63,7 +68,7 @@ def differences(receipt: Receipt, model: Path | None = None, policy: bytes | Non
     if predicate.get("verificationResult") != "PASSED":
         yield "the load was refused: verificationResult is not PASSED"
     if policy is not None:
-        found = predicate.get("policy", {}).get("digest", {}).get("sha256")
+        found = predicate["policy"].get("digest", {}).get("sha256")
         if found != hashlib.sha256(policy).hexdigest():
             yield "the model was loaded by another policy" if found else "the model was loaded without a policy"
     if model is not None:
@@ -71,14 +76,18 @@ def differences(receipt: Receipt, model: Path | None = None, policy: bytes | Non
 
 
 def _changed(receipt: Receipt, model: Path) -> Iterator[str]:
-    names = [path for path, mode, _ in walk_beneath(model, follow=True) if stat.S_ISREG(mode)]
-    found = digest_files(model, dict.fromkeys(names, ("sha256",)), follow=True)
+    entries = [(path, mode) for path, mode, _ in walk_beneath(model, follow=True) if not stat.S_ISDIR(mode)]
+    special = [path for path, mode in entries if not stat.S_ISREG(mode)]
+    if special:
+        yield _listed("neither a file nor a directory", special)
+        return
+    found = digest_files(model, {path: ("sha256",) for path, _ in entries}, follow=True)
     files = {path: digests["sha256"] for path, digests in found.items()}
     if tree_digest(files) in receipt.trees:
         return
     trees = {} if receipt.details is None else receipt.details["predicate"]["trees"]
     stated = {one["name"]: one["digest"]["sha256"] for one in trees.get("model", ())}
-    if not stated:
+    if not stated or stated == files:
         yield f"{model.name} is another model, or has changed since the receipt was made"
         return
     for what, paths in (
@@ -87,8 +96,12 @@ def _changed(receipt: Receipt, model: Path) -> Iterator[str]:
         ("new", files.keys() - stated.keys()),
     ):
         if paths:
-            more = f", and {len(paths) - _FEW} more" if len(paths) > _FEW else ""
-            yield f"{what} since the receipt was made: {', '.join(sorted(paths)[:_FEW])}{more}"
+            yield _listed(f"{what} since the receipt was made", paths)
+
+
+def _listed(what: str, paths: Collection[str]) -> str:
+    more = f", and {len(paths) - _FEW} more" if len(paths) > _FEW else ""
+    return f"{what}: {', '.join(sorted(paths)[:_FEW])}{more}"
 
 
 def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -108,7 +121,13 @@ def _statement(payload: bytes, kind: str) -> Mapping[str, Any]:
         predicate = statement["predicate"]
         predicate.items()
         if kind == DETAILS_TYPE:
-            predicate["trees"].items()
+            for files in predicate["trees"].values():
+                [one["name"] + one["digest"]["sha256"] for one in files]
+        else:
+            ", ".join([predicate[name] for name in ("resourceUri", "timeVerified")] + predicate["verifiedLevels"])
+            predicate["verifier"]["id"].encode()
+            predicate["policy"].get("digest", {}).get("sha256")
+            [one["digest"]["sha256"] for one in predicate["inputAttestations"]]
     except (KeyError, TypeError, AttributeError):
         raise InvalidArgumentError("the receipt is signed, but not in a form that this version knows") from None
     return statement

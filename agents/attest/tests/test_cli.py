@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_attest.cli import attest_group
 from repoagent_attest.envelope import sign
 
-from agents.attest.tests.conftest import Load
+from agents.attest.tests.conftest import Load, NewLoader
+from repoagent.config import ModelConfig
+from repoagent.storage import open_source
 
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { "SHA256:1/model.py" = "%s" } }]\n'
 
@@ -138,6 +141,60 @@ def test_a_policy_that_it_does_not_name(receipt: Path, public_file: Path, tmp_pa
 def test_what_is_no_receipt(document: str, tmp_path: Path, public_file: Path) -> None:
     (tmp_path / "r").write_text(document)
     assert verify(tmp_path / "r", public_file)[0] in (1, 2)
+
+
+def test_a_file_whose_name_is_a_sentence_writes_no_line_of_its_own(
+    receipt: Path, public_file: Path, model: Path
+) -> None:
+    (model / "x\x1b[2K\rsha256:00: OK\n\u202e").write_bytes(b"")
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, output.count("\n"), "OK\n" in output) == (1, 1, False)
+    assert output.rstrip("\n").isprintable()
+
+
+def test_what_is_neither_a_file_nor_a_directory_is_not_in_a_model(
+    receipt: Path, public_file: Path, model: Path
+) -> None:
+    os.mkfifo(model / "pipe")
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, output) == (1, "neither a file nor a directory: pipe\n")
+
+
+def test_a_model_that_no_agent_saw_is_not_stated_to_have_passed_any(receipt: Path) -> None:
+    payload = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
+    assert payload["predicate"]["verifiedLevels"] == []
+
+
+def test_details_with_other_files_than_the_subject_do_not_agree_with_those(
+    receipt: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey, model: Path
+) -> None:
+    """A key may sign what does not agree with itself: the model is that of the summary."""
+    statement = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
+    statement["subject"][0]["digest"]["sha256"] = "0" * 64
+    receipt.write_text(json.dumps(sign(json.dumps(statement).encode(), private_key)))
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, output) == (1, "m is another model, or has changed since the receipt was made\n")
+
+
+def test_a_configuration_that_came_with_the_load_is_told(
+    new_loader: NewLoader, model: Path, public_file: Path, receipts: Path
+) -> None:
+    """The files of the model agree, but another configuration, with other agents, was in force."""
+    override = ModelConfig(name="m", backend="python", max_batch_size=8)
+    new_loader().load(open_source("m", str(model)), override=override).attest([1])
+    (receipt,) = receipts.glob("*.vsa.json")
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, "configuration that is not the model's own\n" in output) == (0, True)
+
+
+def test_a_summary_of_another_program_is_refused(
+    tmp_path: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey
+) -> None:
+    kind = "https://slsa.dev/verification_summary/v1"
+    statement = {"predicateType": kind, "subject": [], "predicate": {"verificationResult": "PASSED", "policy": "p"}}
+    (tmp_path / "r").write_text(json.dumps(sign(json.dumps(statement).encode(), private_key)))
+    status, output = verify(tmp_path / "r", public_file)
+    assert (status, "not in a form that this version knows" in output) == (1, True)
 
 
 @pytest.mark.parametrize("payload", ["1", "[]", "{}", '{"predicateType": "https://slsa.dev/verification_summary/v1"}'])
