@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAF",
+    "MOST_CATEGORIES",
+    "MOST_NODES",
     "NEARLY_ZERO",
     "Columns",
     "Ensemble",
@@ -33,10 +35,10 @@ __all__ = [
 ]
 
 _MOST_FEATURES: Final = 1 << 20
-_MOST_CATEGORIES: Final = 1 << 24
+MOST_CATEGORIES: Final = 1 << 24
 """The numbers of categories are compared as float32, which has no odd numbers from here on."""
 _MOST_TARGETS: Final = 1 << 14
-_MOST_NODES: Final = 1 << 24
+MOST_NODES: Final = 1 << 24
 _DEEPEST: Final = 2048
 """ONNX Runtime opens a tree by calling itself for each level: twice as many need 3 MiB of stack."""
 NEARLY_ZERO: Final = 1e-35
@@ -94,6 +96,8 @@ def integers(name: str, values: Any, size: int | None = None) -> "Integers":
     found = _numbers(name, values, size)
     if found.dtype.kind == "f" and found.size:
         raise InvalidArgumentError(f"'{name}' has a number that is not whole")
+    if found.dtype.kind == "u" and found.size and found.max() >= 1 << 63:
+        raise InvalidArgumentError(f"'{name}' has a number out of range")
     return found.astype("int64")
 
 
@@ -226,6 +230,11 @@ class Ensemble:
         category = ~leaf & np.isin(nodes, list(tree.categories))
         compared = ~leaf & ~category
         self._check(tree, nodes[leaf], nodes[~leaf])
+        splits = nodes[category].tolist()
+        # Before any is made: many splits of a small file may name the same categories.
+        self._count += len(nodes) + sum(max(0, len(tree.categories[node]) - 1) for node in splits)
+        if self._count > MOST_NODES:
+            raise InvalidArgumentError(f"the trees have more than {MOST_NODES} nodes")
         self._compared.update(tree.feature[nodes[compared]].tolist())
         self.categorical.update(tree.feature[nodes[category]].tolist())
         plain = nodes[~category]
@@ -235,13 +244,10 @@ class Ensemble:
             (plain, mode, tree.feature[plain], value[plain], tree.yes[plain], tree.no[plain], tree.missing_yes[plain])
         ]
         unused = len(tree.yes)
-        for node in nodes[category].tolist():
+        for node in splits:
             blocks.append(_chain(tree, node, unused))
             unused += len(blocks[-1][0]) - 1
         columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
-        self._count += len(columns[0])
-        if self._count > _MOST_NODES:
-            raise InvalidArgumentError(f"the trees have more than {_MOST_NODES} nodes")
         root_first = np.argsort(columns[0])
         place = [np.full(len(root_first), number) for number in (len(self._rows), tree.target)]
         self._rows.append((*place, *(column[root_first] for column in columns)))
@@ -279,8 +285,8 @@ def _chain(tree: Tree, node: int, unused: int) -> "tuple[npt.NDArray[Any], ...]"
     count = len(members)
     if not count:
         raise UnsupportedError("a split by categories without one")
-    if not 0 <= members.min() <= members.max() < _MOST_CATEGORIES:
-        raise InvalidArgumentError(f"a category is not a number from 0 to {_MOST_CATEGORIES - 1}")
+    if not 0 <= members.min() <= members.max() < MOST_CATEGORIES:
+        raise InvalidArgumentError(f"a category is not a number from 0 to {MOST_CATEGORIES - 1}")
     ids = np.concatenate([[node], np.arange(unused, unused + count - 1)])
     missing = np.zeros(count, np.bool_)
     missing[0] = tree.missing_yes[node]  # the others are no more equal to it

@@ -4,7 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.converters.trees.converter import TreeConverter
-from repoagent.converters.trees.ensemble import NEARLY_ZERO, Ensemble, Link, Rounding, Tree, bounded, integers, reals
+from repoagent.converters.trees.ensemble import (
+    MOST_CATEGORIES,
+    MOST_NODES,
+    NEARLY_ZERO,
+    Ensemble,
+    Link,
+    Rounding,
+    Tree,
+    bounded,
+    integers,
+    reals,
+)
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -227,7 +238,7 @@ def _categories(
     ends, words = _integers(block, "cat_boundaries"), _integers(block, "cat_threshold")
     if words.size and not 0 <= words.min() <= words.max() < 1 << 32:
         raise InvalidArgumentError("'cat_threshold' has a number out of range")
-    found = {}
+    found, total = {}, 0
     for split in splits:
         number = threshold[split]
         if not (0 <= number < len(ends) - 1 and number == int(number)):
@@ -235,6 +246,11 @@ def _categories(
         start, end = ends[int(number) : int(number) + 2].tolist()
         if not 0 <= start <= end <= len(words):
             raise InvalidArgumentError("'cat_boundaries' has a place that 'cat_threshold' does not have")
+        if (end - start) * 32 > MOST_CATEGORIES:
+            raise InvalidArgumentError(f"a category is not a number from 0 to {MOST_CATEGORIES - 1}")
         bits = np.unpackbits(words[start:end].astype("<u4").view(np.uint8), bitorder="little")
         found[split] = np.flatnonzero(bits)
+        total += len(found[split])
+        if total > MOST_NODES:  # many splits of a small file may name the same set
+            raise InvalidArgumentError(f"the trees have more than {MOST_NODES} nodes")
     return found

@@ -190,6 +190,8 @@ def _tree(tree: Any, target: int, weight: float) -> Tree:
     right, feature = (integers(name, tree.get(name), size) for name in ("right_children", "split_indices"))
     default_left = integers("default_left", tree.get("default_left"), size).astype(np.bool_)
     by_category = integers("split_type", tree.get("split_type", [0] * size), size).astype(np.bool_) & (left != -1)
+    if (right[by_category] == -1).any():  # it would pass for a leaf once the two are exchanged
+        raise InvalidArgumentError("a split has a child that is not there")
     with np.errstate(over="ignore"):
         # XGBoost 2 leaves the conditions of splits by categories as they are.
         conditions = reals("split_conditions", tree.get("split_conditions"), size, ignored=by_category)
@@ -219,4 +221,4 @@ def _categories(tree: Mapping[str, Any], splits: Sequence[int]) -> "dict[int, np
         found[node] = members[start : start + size]
     if missing := set(splits) - found.keys():
         raise InvalidArgumentError(f"the split {min(missing)} is by categories, and has none")
-    return found
+    return {split: found[split] for split in splits}

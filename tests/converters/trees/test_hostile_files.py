@@ -3,13 +3,16 @@
 import json
 import random
 import resource
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
+from repoagent.converters.trees.ensemble import Ensemble, Link, Rounding, Tree
 from repoagent.converters.trees.graph import to_onnx
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from tests.extent import in_full
@@ -127,6 +130,26 @@ def chain(document: Any) -> None:
     )
 
 
+def categories_of(*nodes: int) -> Change:
+    """Categories for ``nodes``, of which 0 is a split by them."""
+
+    def change(document: Any) -> None:
+        tree, count = tree_of(document), len(nodes)
+        tree["split_type"][0] = 1
+        tree.update(
+            categories=[1], categories_nodes=[*nodes], categories_segments=[0] * count, categories_sizes=[1] * count
+        )
+        tree["split_indices"] = [place % 2 for place in range(len(tree["split_indices"]))]
+        tree["split_indices"][0] = 5
+
+    return change
+
+
+def half_a_split(document: Any) -> None:
+    categories_of(0)(document)
+    tree_of(document)["right_children"][0] = -1
+
+
 def all_categories(members: list[int], size: int) -> Change:
     def change(document: Any) -> None:
         tree = tree_of(document)
@@ -150,6 +173,8 @@ def all_categories(members: list[int], size: int) -> Change:
         (put("split_indices", 0, value=-1), "a feature that is none of the 6"),
         (put("split_indices", 0, value=0.5), "'split_indices' has a number that is not whole"),
         (put("split_indices", 0, value=2**70), "'split_indices' has a number out of range"),
+        (put("left_children", value=[2**64 - 1] * 15), "'left_children' has a number out of range"),
+        (half_a_split, "a split has a child that is not there"),
         (put("split_indices", 0, value="0"), "'split_indices' is not a list of numbers"),
         (put("split_conditions", 0, value=float("nan")), "'split_conditions' has a number that is not finite"),
         (put("split_conditions", -1, value=float("inf")), "'split_conditions' has a number that is not finite"),
@@ -184,7 +209,71 @@ def test_what_a_tree_may_not_have_is_refused_by_name(change: Change, text: str) 
         read(XGB, json.dumps(document).encode())
 
 
+@pytest.mark.parametrize("other", [10**9, -1, 1, 14])
+def test_only_a_split_by_categories_has_categories(other: int) -> None:
+    """The file may have them for another node: that one stays what it is."""
+    made = []
+    for nodes in ((0,), (0, other)):
+        document = json.loads(XGB.content)
+        categories_of(*nodes)(document)
+        made.append(read(XGB, json.dumps(document).encode()))
+    assert made[0] == made[1]
+
+
 LGB = Recorded("lgb-categories.txt")
+
+
+def sets_of_categories(splits: int, words: int) -> bytes:
+    """A chain of ``splits``, all by one set of 32 categories for each of ``words``."""
+    lines = {
+        "num_leaves": [splits + 1],
+        "split_feature": [0] * splits,
+        "threshold": [0] * splits,
+        "decision_type": [1] * splits,
+        "left_child": [*range(1, splits), -1],
+        "right_child": [-2 - place for place in range(splits)],
+        "leaf_value": [1] * (splits + 1),
+        "cat_boundaries": [0, words],
+        "cat_threshold": [2**32 - 1] * words,
+    }
+    tree = "\n".join(f"{name}={' '.join(map(str, values))}" for name, values in lines.items())
+    header = "tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_idx=0\nobjective=regression\ntree_sizes=1"
+    return f"{header}\n\nTree=0\n{tree}\n\nend of trees\n".encode()
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < MOST_KIB << 10
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("splits", "words", "text"),
+    [
+        (1, 600_000, "a category is not a number from 0 to 16777215"),
+        (1000, 20_000, "the trees have more than 16777216 nodes"),
+    ],
+)
+def test_sets_of_categories_take_little_memory(splits: int, words: int, text: str) -> None:
+    with little_memory(), pytest.raises(InvalidArgumentError, match=text):
+        read(LGB, sets_of_categories(splits, words))
+
+
+def test_splits_that_share_their_categories_take_little_memory() -> None:
+    splits = 200_000
+    nodes = np.arange(2 * splits + 1)
+    nothing, is_split = np.zeros_like(nodes), nodes < splits
+    yes, no = np.where(is_split, 2 * nodes + 1, -1), np.where(is_split, 2 * nodes + 2, -1)
+    categories = dict.fromkeys(range(splits), np.arange(100))
+    numbers = nothing.astype(np.float32)
+    tree = Tree(0, nothing, numbers, yes, no, nothing.astype(np.bool_), numbers, categories)
+    ensemble = Ensemble(1, 1, Link.IDENTITY, [0.0], False, Rounding.DOWN, "")
+    with little_memory(), pytest.raises(InvalidArgumentError, match="the trees have more than 16777216 nodes"):
+        ensemble.add(tree)
 
 
 @pytest.mark.parametrize(
