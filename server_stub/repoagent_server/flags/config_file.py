@@ -71,12 +71,19 @@ def _read(path: Path, ctx: click.Context) -> dict[str, Any]:
     for written, key, value in _flat(document):
         place = f"{path}:{_line(text, written)}"
         option = options.get(key)
+        if option is None and key != written:
+            limits = [name.removeprefix(_LIMIT).replace("-", "_") for name in options if name.startswith(_LIMIT)]
+            raise click.UsageError(f"{place}: [limits] has no '{written}'{did_you_mean(written, limits)}", ctx)
         if option is None or option.name is None:
             meant = did_you_mean(key.lower().lstrip("-").replace("_", "-"), options)
             raise click.UsageError(f"{place}: there is no flag '{key}'{meant}", ctx)
         if option.name in values:
             raise click.UsageError(f"{place}: '{key}' is another name of a flag that is given above", ctx)
         values[option.name] = _value(option, value, f"{place}: '{key}'", ctx)
+    for one in values.get("limit", ()):
+        name = one.partition("=")[0].strip().replace("-", "_")
+        if f"limit_{name}" in values:
+            raise click.UsageError(f"{path}:{_line(text, 'limit')}: 'limit' has '{name}', which is given elsewhere", ctx)
     return values
 
 
@@ -119,7 +126,8 @@ def _check(option: click.Option, text: str, place: str, ctx: click.Context) -> N
     try:
         option.type.convert(text, option, ctx)
     except click.BadParameter as error:
-        raise click.UsageError(f"{place}: {_without(text, error.message)}", ctx) from None
+        hidden = _without(text, error.message)
+        raise click.UsageError(f"{place}: {_without(text.partition('=')[2], hidden)}", ctx) from None
 
 
 def _without(text: str, message: str) -> str:

@@ -80,9 +80,27 @@ def test_a_limit_that_there_is_not_and_a_value_that_it_does_not_take_are_refused
         parse(flag)
 
 
-def test_an_unknown_key_of_the_table_of_limits_is_refused_with_its_line(parse: Any, write: Any) -> None:
-    with pytest.raises(click.UsageError, match=r"serve\.toml:3: there is no flag 'limit-model-file'; did you mean"):
-        parse(write("http-port = 81\n[limits]\nmodel_file = 5"))
+@pytest.mark.parametrize(
+    ("key", "meant"), [("model_file", "model_files"), ("model-file", "model_files"), ("limit-classes", "classes")]
+)
+def test_an_unknown_key_of_the_table_of_limits_is_refused_with_its_line(
+    parse: Any, write: Any, key: str, meant: str
+) -> None:
+    text = rf"serve\.toml:3: \[limits\] has no '{key}'; did you mean '{meant}'"
+    with pytest.raises(click.UsageError, match=text):
+        parse(write(f"http-port = 81\n[limits]\n{key} = 5"))
+
+
+@pytest.mark.parametrize("other", ["[limits]\nmodel-files = 5", "limit-model-files = 5"])
+def test_a_file_gives_a_limit_once(parse: Any, write: Any, other: str) -> None:
+    with pytest.raises(click.UsageError, match=r"serve\.toml:1: 'limit' has 'model_files', which is given elsewhere"):
+        parse(write(f'limit = ["classes=3", "model_files=4"]\n{other}'))
+
+
+def test_the_value_in_a_pair_is_not_repeated(parse: Any, write: Any) -> None:
+    with pytest.raises(click.UsageError, match="'limit': the value is not a valid integer") as raised:
+        parse(write(f'limit = "classes={_HIDDEN}"'))
+    assert _HIDDEN not in str(raised.value)
 
 
 def test_the_command_line_then_the_environment_then_the_file_then_the_default(
