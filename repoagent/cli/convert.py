@@ -57,6 +57,8 @@ def convert(
     if output is not None:
         parameters = {**parameters, "output": output.name}
     directory = file.parent if output is None else output.parent
+    if not directory.is_dir():
+        raise InvalidArgumentError(f"--output: there is no directory {directory}; make it, or name another one")
     plan, product, written = _converted(converters, pair, file, directory, parameters)
     for note in (*product.notes, *(f"written: {path}" for path in written)):
         click.echo(printable(note), err=True)

@@ -51,6 +51,14 @@ def test_the_output_and_the_parameters_of_the_converter_can_be_named(model: Path
     assert (config.input[0].name, config.output[0].name) == ("input__0", "output__0")
 
 
+def test_the_directory_of_the_output_has_to_be_there(model: Path) -> None:
+    result = run(model, "--output", model.parent / "nowhere" / "trees.onnx")
+    assert (
+        str(result.exception) == f"--output: there is no directory {model.parent}/nowhere; make it, or name another one"
+    )
+    assert [path.name for path in model.parent.iterdir()] == ["model.bin"]
+
+
 def test_nothing_is_overwritten(model: Path) -> None:
     (model.parent / "model.onnx").write_bytes(b"mine")
     assert "model.onnx is there already; name another file with --output" in str(run(model).exception)

@@ -83,7 +83,8 @@ def _read(path: Path, ctx: click.Context) -> dict[str, Any]:
     for one in values.get("limit", ()):
         name = one.partition("=")[0].strip().replace("-", "_")
         if f"limit_{name}" in values:
-            raise click.UsageError(f"{path}:{_line(text, 'limit')}: 'limit' has '{name}', which is given elsewhere", ctx)
+            place = f"{path}:{_line(text, 'limit')}"
+            raise click.UsageError(f"{place}: 'limit' has '{name}', which this file gives elsewhere as well", ctx)
     return values
 
 

@@ -93,7 +93,7 @@ def test_an_unknown_key_of_the_table_of_limits_is_refused_with_its_line(
 
 @pytest.mark.parametrize("other", ["[limits]\nmodel-files = 5", "limit-model-files = 5"])
 def test_a_file_gives_a_limit_once(parse: Any, write: Any, other: str) -> None:
-    with pytest.raises(click.UsageError, match=r"serve\.toml:1: 'limit' has 'model_files', which is given elsewhere"):
+    with pytest.raises(click.UsageError, match=r"serve\.toml:1: 'limit' has 'model_files', which this file gives"):
         parse(write(f'limit = ["classes=3", "model_files=4"]\n{other}'))
 
 
