@@ -1,5 +1,6 @@
 """Calls in both directions over one socket between the keeper and a worker."""
 
+import errno
 import logging
 import socket
 import struct
@@ -9,9 +10,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
-from repoagent.errors import RepoAgentError, UnavailableError, error_of
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, error_of
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
-from repoagent.serving.backends.python.process.memory import Arena, ProtocolError
+from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError
 from repoagent.serving.backends.python.process.memory import Mapping as Memory
 
 __all__ = ["Calls", "Ended"]
@@ -25,6 +26,10 @@ _AT_ONCE: Final = 64
 _SEND_SECONDS: Final = 10
 _SEND_TIMEOUT: Final = struct.pack("@ll", _SEND_SECONDS, 0)
 _MESSAGE_BYTES: Final = 256 << 20
+_ALLOWANCE: Final = Allowance(64, 4 * _MESSAGE_BYTES)
+"""Of the memory that the other side makes this one map: each part takes file descriptors, which others need."""
+_UNSENT: Final = (errno.EMSGSIZE, errno.ENOMEM)
+"""Errors that concern one message, and not the other side."""
 
 
 class Ended(UnavailableError):
@@ -41,7 +46,8 @@ class Calls:
 
     def __init__(self, sock: socket.socket, answers: Answers, on_end: Callable[[str], None], name: str) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
-        self._channel = Channel(sock, Arena(), Memory(), longest_sent=_MESSAGE_BYTES, longest_received=_MESSAGE_BYTES)
+        arena, memory = Arena(allowance=_ALLOWANCE.with_margin()), Memory(_ALLOWANCE)
+        self._channel = Channel(sock, arena, memory, longest_sent=_MESSAGE_BYTES, longest_received=_MESSAGE_BYTES)
         self._answers = answers
         self._on_end = on_end
         self._name = name
@@ -79,6 +85,9 @@ class Calls:
         try:
             self._channel.send(Kind.ASK, [number, name, list(arguments)])
         except (PeerGoneError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _UNSENT:
+                self._settle(number, _unsent(name, error), None)
+                return future
             logger.debug("%s: '%s' could not be sent: %s", self._name, name, error)
             self.close()
             self._settle(number, self._gone(), None)
@@ -154,3 +163,12 @@ class Calls:
         except (OSError, TypeError, ValueError) as error:
             logger.error("%s: the answer to '%s' could not be sent: %s", self._name, name, error)
             self.close()
+
+
+def _unsent(name: str, error: OSError) -> RepoAgentError:
+    if error.errno != errno.EMSGSIZE:
+        return UnavailableError(f"there is no memory for '{name}': {error.strerror}")
+    return InvalidArgumentError(
+        f"'{name}' is too large for a server of several processes: a message between them has at most {_MESSAGE_BYTES} "
+        "bytes, with files as base64"
+    )

@@ -17,7 +17,7 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet, Handed
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.program import ports, with_ports
-from repoagent_server.shared.audit_options import AuditOptions
+from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
 __all__ = ["Keeper"]
 
@@ -157,6 +157,7 @@ def _for_workers(options: ServeOptions) -> ServeOptions:
         allow_config_variables=(),
         cache_directory=None,
         audit=AuditOptions(),
+        attest=AttestOptions(),
         ready_file=None,
         notes=(),
         warnings=(),

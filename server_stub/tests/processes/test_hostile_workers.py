@@ -1,24 +1,32 @@
 """A worker's process replaced by one that lies, floods and asks for what is not its own: the keeper goes on."""
 
 import json
+import os
+import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from repoagent_server.processes import calls
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
+from repoagent_server.program import keeper as keeper_program
+from repoagent_server.program.options import ServeOptions
+from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
 from repoagent.audit import Actor, current_actor
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent.serving.backends.python.process.memory import sealed_file
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
 
-ASK, ANSWER = 10, 11
+ASK, ANSWER, RELEASE = 10, 11, 14
 
 
 class Keeper:
@@ -104,6 +112,33 @@ def test_too_many_calls_at_once_end_the_worker(keeper: Keeper) -> None:
         keeper.send(ASK, [number, "wait", []])
     assert keeper.over.wait(30)
     assert "64 calls at once" in keeper.ended[0]
+
+
+def test_memory_without_end_ends_the_worker(keeper: Keeper) -> None:
+    """Each part of it takes a descriptor of the keeper."""
+    for number in range(1, 70):
+        text = json.dumps([None, None, [], [], [[number, 4096]]]).encode()
+        descriptor = sealed_file(4096)
+        try:
+            socket.send_fds(keeper.raw, [bytes([RELEASE, 0]) + len(text).to_bytes(4, "little") + text], [descriptor])
+        except OSError:
+            break
+        finally:
+            os.close(descriptor)
+    assert keeper.over.wait(30)
+    assert "more than 64 segments" in keeper.ended[0]
+
+
+def test_a_message_that_is_too_long_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_MESSAGE_BYTES", 1 << 16)
+    made = Keeper()
+    with pytest.raises(InvalidArgumentError, match="at most 65536 bytes"):
+        made.calls.call("load", "x" * (1 << 17), timeout=30)
+    made.calls.begin("small")
+    assert made.receive()[1:] == ["small", []]
+    assert not made.ended
+    made.raw.close()
+    assert made.over.wait(30)
 
 
 def test_an_answer_that_nobody_asked_for_changes_nothing(keeper: Keeper) -> None:
@@ -212,6 +247,18 @@ def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Au
         *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
         "audit",
     }
+
+
+def test_workers_get_no_reference_of_a_key() -> None:
+    options = ServeOptions(
+        model_repository=("s3://REPOSITORY",),
+        audit=AuditOptions(file=Path("LOG"), key="file:AUDIT-KEY"),
+        attest=AttestOptions(key="file:ATTEST-KEY"),
+        agent_policy=Path("POLICY"),
+    )
+    given = pickle.dumps(keeper_program._for_workers(options))
+    for secret in (b"REPOSITORY", b"AUDIT-KEY", b"ATTEST-KEY", b"POLICY"):
+        assert secret not in given
 
 
 class Lies:
