@@ -14,6 +14,7 @@ from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.plugins import PluginManager
+from repoagent.storage.workspaces.private import check_parents
 
 __all__ = ["AttestSettings", "Attesting", "open_attesting"]
 
@@ -80,12 +81,15 @@ def open_attesting(
 
     Raises:
         UnsupportedError: none is.
+        InvalidArgumentError: another user owns the directory, or one above it, and could put old receipts there.
         RepoAgentError: it does not take the key, or the directory.
     """
     registered = plugins.registry("attestors")
     if not registered:
         hint = install_hint("repoagent-attest")
         raise UnsupportedError(f"--attest-key needs the package repoagent-attest, which is not installed; {hint}")
+    if settings.directory is not None:
+        check_parents(settings.directory / "receipt", purpose="receipt")
     module, _, attribute = next(iter(registered.values())).partition(":")
     make = getattr(import_module(module), attribute)
     attestor = make(AttestorOptions(key=key, directory=settings.directory, verifier=settings.verifier))

@@ -300,11 +300,13 @@ class LoadedChain:
         recorder = self._report.entry(planned.name, planned.origin, code)
         entry = open_entry(index, planned, self._pool, self._load, recorder)
         self._entries.append(entry)
-        entry.initialize()
+        begun = False
         try:
+            entry.initialize()
+            begun = True
             entry.load()
         except RepoAgentError:
-            if not planned.required:
+            if begun and not planned.required:
                 # The load goes on, but for this entry it is over: it hears LOAD_FAIL, and nothing more.
                 entry.tell(Action.LOAD_FAIL)
             raise

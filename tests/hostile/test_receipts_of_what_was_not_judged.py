@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.api import Agent, AgentModel, ArtifactType
 from repoagent.api.attesting import Attestation, AttestedLoad
-from repoagent.errors import UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
@@ -63,7 +63,7 @@ def recorder() -> Recorder:
 @pytest.fixture
 def load(tmp_path: Path, recorder: Recorder) -> Iterator[Load]:
     with ExitStack() as stack:
-        workspaces = stack.enter_context(WorkspaceRoot(tmp_path / "workspace"))
+        workspaces = stack.enter_context(WorkspaceRoot(tmp_path / "workspace", allow_swap=True))
 
         def run(what: Callable[[AgentModel], object], source: ModelSource | None = None) -> LoadedChain:
             registry = AgentRegistry(None)
@@ -118,6 +118,24 @@ def test_an_attestor_that_fails_keeps_nothing_of_a_refused_model(
     chain = load(lambda _model: None)
     chain.fail(UnavailableError("the backend refused it"))
     assert not [path for path in (tmp_path / "workspace").rglob("*") if path.name == "model.bin"]
+
+
+def test_an_agent_that_fails_before_its_turn_states_no_plaintext(
+    load: Load, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for a confidential place at once, and reports what it wrote there."""
+
+    def initialize(_agent: Agent, model: AgentModel) -> None:
+        model.acquire_location(confidential=True)
+        model.report(digests={"plain": "digest"})
+        raise ValueError("no")
+
+    monkeypatch.setattr(Doing, "model_initialize", initialize)
+    with pytest.raises(RepoAgentError):
+        load(lambda _model: None)
+    (stated,) = recorder.loads
+    assert stated.report.entries[0].actions[0].digests == {"plain": "digest"}
+    assert stated.confidential_from == 0
 
 
 def test_the_store_of_a_repository_is_not_named(load: Load, recorder: Recorder) -> None:

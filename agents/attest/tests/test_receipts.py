@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from securesystemslib.signer._key import SSlibKey
 from agents.attest.tests.conftest import Load, NewLoader
 from repoagent.audit.log import AuditLog
 from repoagent.errors import AgentError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.loader.policy.rules import Policy, read_policy
 from repoagent.storage import open_source
 
 DIGEST = hashlib.sha256(b"code").hexdigest()
@@ -240,3 +242,28 @@ def test_a_key_that_cannot_be_read_is_never_repeated(secret: bytes, new_loader: 
         new_loader()
     assert "secret" not in str(raised.value)
     assert "c2Vj" not in str(raised.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_a_directory_of_another_user_is_refused(new_loader: NewLoader, receipts: Path) -> None:
+    """Its owner could take receipts away, and put old ones in their place."""
+    os.chown(receipts, 12345, 12345)
+    with pytest.raises(InvalidArgumentError, match="belongs to user 12345"):
+        new_loader()
+
+
+def test_the_policy_that_is_named_is_the_one_that_was_read(
+    new_loader: NewLoader, receipts: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who replaces the file while the server starts has a rule in force, or a digest, but not one of each."""
+    policy = '[[rule]]\nmodels = ["*"]\n'
+
+    def read_and_replace(path: Path) -> Policy:
+        found = read_policy(path)
+        path.write_text("# stricter\n")
+        return found
+
+    monkeypatch.setattr("repoagent.loader.assembly.read_policy", read_and_replace)
+    new_loader(policy=policy).load(open_source("m", str(model))).attest([1])
+    stated = payload(only(receipts, ".vsa.json"))["predicate"]["policy"]["digest"]["sha256"]
+    assert stated == hashlib.sha256(policy.encode()).hexdigest()

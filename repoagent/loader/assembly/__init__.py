@@ -1,6 +1,5 @@
 """Putting a loader together from its options, for a server and for the commands that need none."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -89,7 +88,7 @@ def open_loader(
     attesting = None
     if options.attest is not None:
         key = resolve_key(options.attest.key, keys)
-        attesting = open_attesting(options.attest, key, plugins, registry, _rule_of(policy, options.agent_policy))
+        attesting = open_attesting(options.attest, key, plugins, registry, _rule_of(policy))
     loader = Loader(
         registry,
         workspaces,
@@ -111,14 +110,13 @@ def open_loader(
     return loader
 
 
-def _rule_of(policy: Policy | None, file: Path | None) -> Callable[[str], Mapping[str, Any]]:
+def _rule_of(policy: Policy | None) -> Callable[[str], Mapping[str, Any]]:
     """What a receipt states of the policy for a model."""
-    if policy is None or file is None:
+    if policy is None:
         return lambda _model: {}
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
 
     def rule(model: str) -> Mapping[str, Any]:
         found = policy.rule_for(model)
-        return {"sha256": digest, "mode": found.mode.value, "models": list(found.models)}
+        return {"sha256": policy.sha256, "mode": found.mode.value, "models": list(found.models)}
 
     return rule

@@ -1,9 +1,10 @@
 """A policy as a value: rules, each for the models whose names match its patterns; and the file that it is read from."""
 
 import enum
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
@@ -101,6 +102,8 @@ class Policy:
 
     rules: Sequence[Rule] = ()
     source: str = "<policy>"
+    sha256: str = ""
+    """That of the file, as it was read."""
 
     def rule_for(self, model_name: str) -> Rule:
         """The first matching rule, or one that demands nothing."""
@@ -123,12 +126,13 @@ def read_policy(path: Path) -> Policy:
     """
     source = str(path)
     try:
-        document = read_toml(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        document = read_toml(data.decode())
     except OSError as error:
         raise ConfigError(f"the policy cannot be read: {error.strerror}", source=source) from error
     except ValueError as error:
         raise ConfigError(f"not a TOML file: {error}", source=source) from error
-    return _Reader(source, path.parent).policy(document)
+    return replace(_Reader(source, path.parent).policy(document), sha256=hashlib.sha256(data).hexdigest())
 
 
 class _Reader:
