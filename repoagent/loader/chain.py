@@ -17,6 +17,7 @@ from repoagent.config import ModelConfig, check
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.attesting import Attesting
 from repoagent.loader.chain_entry import ChainEntry, open_entry
 from repoagent.loader.chain_states import Lifecycle, State
 from repoagent.loader.load_context import LoadContext
@@ -56,6 +57,7 @@ class LoadedChain:
         self._plaintext_may_go = False
         self._unload_started = 0.0
         self._came: dict[str, str] | None = None
+        self._left: dict[str, str] | None = None
         self._confidential_from: int | None = None
         self.attestation: Attestation | None = None
         """The receipt of the load, where one was made."""
@@ -251,8 +253,11 @@ class LoadedChain:
         if attesting is not None:
             self._report.note(policy=dict(attesting.rule(self.name)))
             self._load.isolate(hashed=True)
-            if not self._load.confidential or attesting.settings.plaintext:
-                self._came = self.digests()
+            self._came = self._told_digests(attesting)
+
+    def _told_digests(self, attesting: Attesting) -> dict[str, str] | None:
+        told = not self._load.confidential or attesting.settings.plaintext
+        return self.digests() if told else None
 
     def _make_receipt(self, *, passed: bool) -> None:
         """Sign what the load came to, once.
@@ -270,16 +275,15 @@ class LoadedChain:
                     "(--attest-plaintext allows digests of plaintext)"
                 )
             trees = {"model": self._came}
-            told = not self._load.confidential or attesting.settings.plaintext
             # Moved or not: an agent may have written to the copy that it was given.
-            if passed and told and ((served := self.digests()) != self._came or self._load.moved):
-                trees["served"] = served
+            if passed and self._left is not None and (self._left != self._came or self._load.moved):
+                trees["served"] = self._left
             hidden = None if attesting.settings.plaintext else self._confidential_from
             # A client may ask for it: as in its report, no private place and no store of the operator is named.
             report = LoadReport.from_dict(public_values(self.report.to_dict()))
             load = AttestedLoad(report=report, passed=passed, trees=trees, confidential_from=hidden)
             self.attestation = attesting.attest(load)
-        except (RepoAgentError, OSError) as error:
+        except RepoAgentError as error:
             if passed and attesting.settings.required:
                 raise
             logger.error("model '%s': %s", self.name, error)
@@ -317,10 +321,13 @@ class LoadedChain:
     def _settle(self) -> None:
         """After the last agent: the configuration is final, and the files are where they are.
 
-        Where a receipt is made, that is a place of this program's own: what is hashed for it is what is served.
+        Where a receipt is made, that is a place of this program's own, and it is hashed now: what is served is what is
+        stated, even if the model has code that changes its own files when it is loaded.
         """
-        if self._load.services.attesting is not None:
+        attesting = self._load.services.attesting
+        if attesting is not None:
             self._load.isolate(hashed=True)
+            self._left = self._told_digests(attesting)
         if self._load.moved and self._load.config is not None:
             check(self._load.config, model_name=self.name, source=self._load.config_file)
         self._files = _open_files(self._load)

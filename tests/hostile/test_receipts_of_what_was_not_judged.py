@@ -87,6 +87,24 @@ def test_what_an_agent_writes_into_the_copy_that_it_was_given_is_stated(load: Lo
     assert (recorder.stated("model"), recorder.stated("served")) == (sha256(GOOD), sha256(BAD))
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_model_that_changes_its_own_files_when_it_is_loaded_is_stated_as_it_was(
+    moved: bool, load: Load, recorder: Recorder
+) -> None:
+    """Its code has run by the time of the receipt, and has put the files there that an auditor holds."""
+
+    def move(model: AgentModel) -> None:
+        if moved:
+            target = write_files(model.acquire_location(), {NAME: BAD, "config.pbtxt": CONFIG})
+            model.update_location(target)
+
+    chain = load(move)
+    (Path(chain.location) / NAME).write_bytes(b"like an honest one")
+    chain.attest([1])
+    assert recorder.loads[0].trees.keys() == ({"model", "served"} if moved else {"model"})
+    assert not moved or recorder.stated("served") == sha256(BAD)
+
+
 def test_what_is_served_from_where_its_owner_writes_is_what_is_stated(
     load: Load, recorder: Recorder, tmp_path: Path
 ) -> None:
