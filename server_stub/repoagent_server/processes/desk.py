@@ -57,12 +57,13 @@ class Desk:
 
         def statistics(name: Any, version: Any) -> dict[str, Any]:
             asked = _text(name), _text(version)
-            return merged_statistics(fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS))
+            answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=_statistics)
+            return merged_statistics(answers)
 
         def metrics() -> str:
-            pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS)
+            pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS, read=_page)
             own = [("keeper", self._page())] if self._page is not None else []
-            return merged_metrics([*((str(number), page) for number, page in pages), *own], "process")
+            return merged_metrics([*pages, *own], "process")
 
         return {
             "load": load,
@@ -110,6 +111,20 @@ class Desk:
 
         with acting_as(_client(fields, manages if restricted is not False else None)):
             yield
+
+
+def _statistics(_worker: int, answer: Any) -> dict[str, Any]:
+    """One worker's statistics. Raises whatever makes them unreadable."""
+    for entry in answer["model_stats"]:
+        _text(entry["name"]), _text(entry["version"])
+    return merged_statistics([answer])
+
+
+def _page(worker: int, answer: Any) -> tuple[str, str]:
+    """One worker's page of metrics, by the number that the keeper has for it. Raises whatever makes it unreadable."""
+    page = str(worker), _text(answer, longest=None)
+    merged_metrics([page], "process")
+    return page
 
 
 def _client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:

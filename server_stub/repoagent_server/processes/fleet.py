@@ -210,7 +210,7 @@ class Fleet:
         listeners = [
             [address, port, sockets[worker.index].fileno()] for (address, port), sockets in self._listeners.items()
         ]
-        return worker.calls.begin("start", worker.index, self._options, listeners)
+        return worker.calls.begin("start", self._options, listeners)
 
     def _ended(self, worker: _Worker, why: str) -> None:
         """Of the thread that reads from ``worker``: it has gone, or is to go."""
@@ -356,7 +356,7 @@ class Fleet:
 
     def running(self, handed: Handed) -> int:
         """How many of its requests are inside."""
-        return sum(map(int, self._ask_those("running", handed.number, timeout=_STEP_SECONDS)))
+        return sum(self._ask_those("running", handed.number, timeout=_STEP_SECONDS, expected=int))
 
     def drain(self, handed: Handed, timeout: float | None) -> bool:
         """Wait until its last request has been answered."""
@@ -370,8 +370,16 @@ class Fleet:
 
     # -- questions -----------------------------------------------------------------------------------------------
 
-    def ask_all(self, name: str, *arguments: Any, timeout: float | None) -> list[Any]:
-        """What every worker answers that serves.
+    def ask_all(
+        self,
+        name: str,
+        *arguments: Any,
+        timeout: float | None,
+        read: Callable[[int, Any], Any] = lambda _, answer: answer,
+    ) -> list[Any]:
+        """What every worker answers that serves, as ``read`` makes it of the worker's number and the answer.
+
+        A worker whose answer cannot be read is ended.
 
         Raises:
             RepoAgentError: one refuses, or all of them have gone.
@@ -379,15 +387,25 @@ class Fleet:
         answers: list[Any] = []
         gone: RepoAgentError | None = None
         with self._lock:
-            asked = [one.calls.begin(name, *arguments) for one in self._workers if one.serves and one.calls]
+            asked = [
+                (one.index, one.calls, one.calls.begin(name, *arguments))
+                for one in self._workers
+                if one.serves and one.calls
+            ]
         end = _end(timeout)
-        for future in asked:
+        for index, calls, future in asked:
             try:
-                answers.append(future.result(_left(end)))
+                answer = future.result(_left(end))
             except Ended as error:
                 gone = error
             except FutureTimeoutError:
                 gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")
+            else:
+                try:
+                    answers.append(answer if read is None else read(index, answer))
+                except Exception as error:  # There is no end of what can be wrong.
+                    logger.error("worker %d is ended, as its answer to '%s' cannot be read: %s", index, name, error)
+                    calls.close()
         if not answers:
             raise gone or UnavailableError("no worker process is there")
         return answers
@@ -403,15 +421,20 @@ class Fleet:
             raise UnavailableError(f"worker {index} has ended")
         return calls.call(name, *arguments, timeout=timeout)
 
-    def _ask_those(self, name: str, *arguments: Any, timeout: float | None) -> list[Any]:
-        """The same of those that are there, however few. One that refuses, or is too slow, is ended."""
+    def _ask_those(
+        self, name: str, *arguments: Any, timeout: float | None, expected: type[object] = object
+    ) -> list[Any]:
+        """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
         answers = []
         with self._lock:
             asked = [(one.process, one.calls, one.calls.begin(name, *arguments)) for one in self._workers if one.calls]
         end = _end(timeout)
         for process, calls, future in asked:
             try:
-                answers.append(future.result(_left(end)))
+                answer = future.result(_left(end))
+                if not isinstance(answer, expected):
+                    raise InternalError(f"it answers {str(answer)[:64]!r}")
+                answers.append(answer)
             except Ended:
                 pass
             except FutureTimeoutError:

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,7 +54,8 @@ class WorkerCore(ServingCore):
         self.audit = AskedAudit(calls)
         self.models = Models(self._table, self._context.builder)
         self._actors: dict[int, Actor] = {}
-        self._numbers = itertools.count(1)
+        # Others than those of the process whose place this one takes: the keeper may still ask about its clients.
+        self._numbers = itertools.count(os.getpid() << 32)
 
     def start(self) -> list[str]:
         """Be ready for requests; the keeper loads models."""

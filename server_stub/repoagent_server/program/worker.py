@@ -46,15 +46,13 @@ class Worker:
         self._fronts: dict[str, FrontEnd] = {}
         self._core: WorkerCore
         self._page: Callable[[], str] | None = None
-        self._index = 0
         self._requests: RequestLog | None = None
         self._calls = Calls(sock, _Answers(self), self._keeper_ended, "keeper")
         self._calls.start()
 
-    def start(self, index: int, options: str, listeners: list[list[Any]]) -> None:
+    def start(self, options: str, listeners: list[list[Any]]) -> None:
         """Make the front ends, which answer nothing yet."""
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
-        self._index = index
         inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
@@ -95,9 +93,9 @@ class Worker:
         self._core.models.close_all()
         self.ended.set()
 
-    def page(self) -> list[Any]:
+    def page(self) -> str:
         """This worker's page of metrics."""
-        return [self._index, self._page() if self._page is not None else ""]
+        return self._page() if self._page is not None else ""
 
     def statistics(self, name: str, version: str) -> dict[str, Any]:
         """This worker's part of them."""

@@ -6,6 +6,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from repoagent_server.processes import calls
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import Desk
-from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.fleet import Fleet, Handed
 from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
@@ -247,6 +248,62 @@ def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Au
         *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
         "audit",
     }
+
+
+def _set(event: threading.Event, _why: str) -> None:
+    event.set()
+
+
+class Pair:
+    """A fleet of an honest worker and one that answers ``lie`` to ``question``."""
+
+    def __init__(self, question: str, truth: Any, lie: Any) -> None:
+        self.fleet = Fleet(
+            2, "", None, {}, lambda _fleet, _worker: {}, on_missing=lambda _handed, _why: None, deadliest=3
+        )
+        self.ended = [threading.Event(), threading.Event()]
+        self.others = []
+        for worker, over, answer in zip(self.fleet._workers, self.ended, (truth, lie), strict=True):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            worker.calls = Calls(ours, {}, partial(_set, over), "worker")
+            worker.serves = True
+            other = Calls(theirs, {question: lambda *_, answer=answer: answer}, lambda _: None, "keeper")
+            self.others.append(other)
+            for one in (worker.calls, other):
+                one.start()
+
+    def close(self) -> None:
+        for other, over in zip(self.others, self.ended, strict=True):
+            other.close()
+            assert over.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("question", "truth", "lie"),
+    [
+        ("running", 2, "many"),
+        ("running", 2, None),
+        ("page", "# HELP a b\na 1\n", 7),
+        ("page", "# HELP a b\na 1\n", "no-value\n"),
+        ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, []),
+        ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, {"model_stats": [{"name": 7}]}),
+    ],
+)
+def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question: str, truth: Any, lie: Any) -> None:
+    pair = Pair(question, truth, lie)
+    answers = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False).answers(
+        pair.fleet, 0
+    )
+    asked: dict[str, tuple[Callable[[], Any], Any]] = {
+        "running": (lambda: pair.fleet.running(Handed(1, "m", 1, b"", "", fleeting=False)), truth),
+        "page": (answers["metrics"], '# HELP a b\na{process="0"} 1\n'),
+        "statistics": (lambda: answers["statistics"]("m", ""), truth),
+    }
+    ask, expected = asked[question]
+    assert ask() == expected
+    assert pair.ended[1].wait(30)
+    assert not pair.ended[0].is_set()
+    pair.close()
 
 
 def test_workers_get_no_reference_of_a_key() -> None:
