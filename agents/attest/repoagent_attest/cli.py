@@ -54,6 +54,8 @@ def verify_command(receipt: Path, public_key: Path, model: Path | None, policy: 
         sys.exit(1)
     click.echo(_printable(f"{found.predicate['resourceUri']}: verified by {found.predicate['verifier']['id']}"))
     click.echo(_printable(", ".join([found.predicate["timeVerified"], *found.predicate["verifiedLevels"]])))
+    for subject in found.summary["subject"][1:]:
+        click.echo(_printable(f"{subject.get('name')}: sha256:{subject['digest']['sha256']}"))
     if found.overridden:
         click.echo("loaded by a configuration that is not the model's own")
     click.echo(f"sha256:{found.digest}: OK")

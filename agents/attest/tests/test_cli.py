@@ -176,6 +176,17 @@ def test_details_with_other_files_than_the_subject_do_not_agree_with_those(
     assert (status, output) == (1, "m is another model, or has changed since the receipt was made\n")
 
 
+def test_another_tree_that_is_served_is_told(
+    receipt: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey, model: Path
+) -> None:
+    """The model agrees as it came, but its agents left something else."""
+    statement = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
+    statement["subject"].append({"name": "m as it is served", "digest": {"sha256": "1" * 64}})
+    receipt.write_text(json.dumps(sign(json.dumps(statement).encode(), private_key)))
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, f"m as it is served: sha256:{'1' * 64}\n" in output) == (0, True)
+
+
 def test_a_configuration_that_came_with_the_load_is_told(
     new_loader: NewLoader, model: Path, public_file: Path, receipts: Path
 ) -> None:
