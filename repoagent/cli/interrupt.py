@@ -39,6 +39,7 @@ class StopSignals:
         """The first that came before :meth:`forward`; 0 while none has."""
         self._send: Callable[[int], None] | None = None
         self._kept: frozenset[signal.Signals] = frozenset()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else, where our parent ignores it, no child has a status
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, self._take)

@@ -196,9 +196,10 @@ class _Requests:
         """An agent wants its model unloaded."""
         with self._lock:
             self.reason = self.reason or reason
-            click.echo(f"repoagent: {printable(model)}: the command is stopped: {printable(reason)}", err=True)
             if self._running is not None:
                 self._running.stop()
+        # Last: no one may read our output any more.
+        click.echo(f"repoagent: {printable(model)}: the command is stopped: {printable(reason)}", err=True)
 
     def stop(self, running: "Command") -> None:
         """Stop ``running`` when one is asked for; now if one has been."""

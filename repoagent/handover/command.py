@@ -30,8 +30,8 @@ _SUPERVISOR: Final = (sys.executable, "-I", "-S", os.path.abspath(supervisor.__f
 _PLACE: Final = re.compile(r"\{(model|version|name|repository)\}")
 _HARMLESS: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
 """What no shell and no other language takes for more than a word."""
-_TAKES_CODE: Final = re.compile(r"-[A-Za-z]*c")
-"""``sh -c``, ``bash -lc``, ``python -c``."""
+_TAKES_CODE: Final = re.compile(r"-[A-Za-z]*c[A-Za-z]?|-p?e|--eval")
+"""``sh -c``, ``bash -lc``, ``sh -ce``, ``python -c``, ``perl -e``, ``node --eval``."""
 _PAUSE_SECONDS: Final = 0.1
 _ANSWER_SECONDS: Final = 5.0
 _GOOD_STATUS: Final = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r\n]")
@@ -65,7 +65,7 @@ def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]
             )
         if match.start() == 0 and found.startswith("-"):
             raise InvalidArgumentError(f"{match[0]} is '{found}', which the command would take for a flag; rename it")
-        if code and not _HARMLESS.fullmatch(found):
+        if code and (found.startswith("-") or not _HARMLESS.fullmatch(found)):
             raise InvalidArgumentError(
                 f"{match[0]} is '{found}', which could change the script that it becomes part of; give it to the "
                 f"script as an argument: sh -c 'serve \"$1\"' sh {match[0]}"
@@ -140,7 +140,7 @@ class Command:
 def wait_until_ready(url: str, seconds: float, ended: threading.Event) -> bool:
     """Ask ``url`` until it answers with success; False if it did not within ``seconds``, or the command ``ended``.
 
-    An answer on this machine's loopback counts if a process below this one listens there.
+    An answer on this machine's loopback, or at 0.0.0.0, counts if a process below this one listens there.
     """
     answers, strangers = _asking(url), False
     deadline = time.monotonic() + seconds
@@ -180,7 +180,7 @@ def _opened_by(process: int) -> Iterator[str]:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ip_address(host).is_loopback
+        return (address := ip_address(host)).is_loopback or address.is_unspecified
     except ValueError:
         return False
 

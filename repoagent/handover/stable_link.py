@@ -14,8 +14,8 @@ from repoagent.storage.workspaces.private import check_parents
 
 __all__ = ["stable_link"]
 
-_OURS: Final = re.compile(r"/[0-9]+-[0-9a-f]{16}/[0-9]+/")
-"""Part of each path of a private directory: a process, a load."""
+_OURS: Final = re.compile(r"(.*/[0-9]+-[0-9a-f]{16})/[0-9]+/")
+"""What each path of a private directory begins with: the directory of a process, a load."""
 _LOCK_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.05
 
@@ -68,7 +68,8 @@ def _remove_a_dead_one(path: Path, fd: int) -> None:
         owner, target = os.stat(path.name, dir_fd=fd, follow_symlinks=False).st_uid, os.readlink(path.name, dir_fd=fd)
     except OSError:  # nothing is there, or no link
         return
-    if owner == os.geteuid() and _OURS.search(target) and not os.path.exists(target):
+    # The files may have gone before the process (--remove-when-ready), whose command then has the link still.
+    if owner == os.geteuid() and (ours := _OURS.match(target)) and not os.path.exists(ours[1]):
         os.unlink(path.name, dir_fd=fd)
 
 

@@ -216,10 +216,13 @@ def test_it_works_for_a_user_who_is_not_root(
     assert left_in(memory) == []
 
 
-def test_what_another_process_answers_is_not_the_command_being_ready(run: Run, notes: Callable[[], list[str]]) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_what_another_process_answers_is_not_the_command_being_ready(
+    run: Run, notes: Callable[[], list[str]], host: str
+) -> None:
     with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{other.server_port}/"
+        url = f"http://{host}:{other.server_port}/"
         result = run(f"--ready-url={url}", "--ready-timeout=2", "--", "sleep", "1000")
         other.shutdown()
     assert result.returncode == 1
@@ -238,6 +241,14 @@ def test_the_load_is_complete_when_the_url_answers_and_sigterm_goes_to_the_comma
     child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
     assert notes() == DONE
+
+
+def test_the_status_is_that_of_the_command_where_the_parent_ignores_its_children(start: Start) -> None:
+    """As with ``$SIG{CHLD} = "IGNORE"`` of Perl: an end was never noticed."""
+    code = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    child = start("--", "sh", "-c", "exit 7", prefix=(sys.executable, "-c", code))
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 7, errors
 
 
 def test_every_signal_arrives_once(start: Start) -> None:
@@ -361,6 +372,28 @@ def test_an_agent_that_asks_for_the_end_ends_the_command_with_75(
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 75, errors
     assert "the command is stopped: agent 'asking': the license has ended" in errors
+
+
+def test_an_agent_that_asks_for_the_end_is_heard_when_no_one_reads_the_messages(start: Start, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ended")
+    asking = (
+        "    def load_complete(self, model):\n"
+        "        from threading import Thread\n"
+        f"        wait = lambda: model.request_unload(Path({str(tmp_path / 'ended')!r}).read_text())\n"
+        "        Thread(target=wait, daemon=True).start()\n"
+    )
+    agent(tmp_path, "asking", asking)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(policy.read_text().replace('after = ["note"]', 'after = ["note", "asking"]'))
+    child = start("--", "sh", "-c", "echo go; exec sleep 1000")
+    line(child)
+    wait_for_error(child, "repoagent: llama: ready")
+    assert child.stderr is not None
+    child.stderr.close()
+    (tmp_path / "ended").write_text("the license has ended")
+    child.stderr = None
+    child.communicate(timeout=60)
+    assert child.returncode == 75
 
 
 def test_files_that_go_when_ready_are_unlinked_and_never_truncated(

@@ -34,13 +34,26 @@ def test_a_place_that_cannot_be_filled_is_refused(word: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["sh", "-c", "{name}"], ["bash", "-lc", "ls{name}"], ["x", "ls {name}"], ["x", '"{name}"'], ["x", "$({name})"]],
+    [
+        ["sh", "-c", "{name}"],
+        ["bash", "-lc", "ls{name}"],
+        ["sh", "-ce", "ls{name}"],
+        ["perl", "-e", "{name}x"],
+        ["x", "ls {name}"],
+        ["x", '"{name}"'],
+        ["x", "$({name})"],
+    ],
 )
 @pytest.mark.parametrize("name", ["a;b", "a b", "$(id)", "a'b", 'a"b', "a\nb", "\u00e4"])
 def test_a_name_does_not_become_part_of_a_script(words: list[str], name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="could change the script"):
         fill_in(words, {"name": name})
     assert fill_in(words, {"name": "a-b_1.0"}) == [word.replace("{name}", "a-b_1.0") for word in words]
+
+
+def test_a_name_in_a_script_does_not_become_a_flag() -> None:
+    with pytest.raises(InvalidArgumentError, match="could change the script"):
+        fill_in(["sh", "-c", "rm {name}"], VALUES)
 
 
 def test_a_name_is_an_argument_whatever_it_has() -> None:
@@ -62,7 +75,7 @@ def test_a_link_of_a_killed_process_is_replaced_while_its_files_are_gone(tmp_pat
     at.symlink_to(dead)
     with stable_link(at, tmp_path / "new"):
         assert at.readlink() == tmp_path / "new"
-    dead.mkdir(parents=True)
+    dead.parents[1].mkdir()  # with --remove-when-ready only that of the process is left
     at.symlink_to(dead)
     with pytest.raises(AlreadyExistsError), stable_link(at, tmp_path / "new"):
         pass
