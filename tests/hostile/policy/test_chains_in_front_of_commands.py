@@ -1,0 +1,149 @@
+"""Each hostile chain in front of another server: refused by both commands, with no command run and nothing left."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.conftest import Program, agent, flags, folder, left_in, memory, program
+
+__all__ = ["flags", "folder", "memory", "program"]
+
+pytestmark = pytest.mark.slow
+
+Refused = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(params=["prepare", "run"])
+def refused(request: pytest.FixtureRequest, program: Program, folder: Path, memory: Path, tmp_path: Path) -> Refused:
+    """Give the folder to another server by either command, which is to be refused; what it has written."""
+    places = {
+        "prepare": [folder, memory / "out"],
+        "run": [f"--confidential-directory={memory}", folder, "--", "touch", tmp_path / "started"],
+    }
+
+    def call(*more: str, killed: bool = False) -> "subprocess.CompletedProcess[str]":
+        result = program(request.param, *more, *places[request.param])
+        assert result.returncode == (-signal.SIGKILL if killed else 1), result.stderr
+        assert not (tmp_path / "started").exists()
+        if not killed:
+            assert left_in(memory) == []
+            assert left_in(tmp_path / "work") == []
+            assert not (memory / "out").exists() or os.listdir(memory / "out") == []
+        return result
+
+    return call
+
+
+def _other_content(folder: Path) -> None:
+    (folder / "README.md").write_text("Another model.")
+
+
+def _other_ciphertext(folder: Path) -> None:
+    file = folder / "model.safetensors.age"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def _no_signature(folder: Path) -> None:
+    (folder / "model.sig").unlink()
+
+
+def _missing_file(folder: Path) -> None:
+    (folder / "config.json.age").unlink()
+
+
+def _link(folder: Path) -> None:
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to("/etc/passwd")
+
+
+def _fifo(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+
+
+def _agents_of_its_own(folder: Path) -> None:
+    (folder / "config.pbtxt").write_text('model_repository_agents { agents { name: "checksum" } }')
+
+
+CHANGES: Final = [
+    _other_content, _other_ciphertext, _no_signature, _missing_file, _link, _fifo, _agents_of_its_own
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
+def test_a_folder_that_its_owner_changed(refused: Refused, folder: Path, change: Callable[[Path], None]) -> None:
+    change(folder)
+    refused()
+
+
+@pytest.mark.parametrize("name", ["model-00002.safetensors", "config.json", "code/modeling.py"])
+def test_plain_files_beside_encrypted_ones(refused: Refused, folder: Path, tmp_path: Path, name: str) -> None:
+    """Without ``verify``, which would refuse what is not signed."""
+    (tmp_path / "policy.toml").write_text(
+        '[[rule]]\nmodels = ["*"]\nagents = []\n'
+        f'before = [{{ agent = "decrypt", parameters = {{ identity = "file:{tmp_path}/key.txt" }} }}]\n'
+    )
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("the owner's")
+    (folder / f"{name}.age").unlink(missing_ok=True)
+    assert f"'{name}' outside of version directories is not encrypted" in refused().stderr
+
+
+@pytest.fixture
+def after(tmp_path: Path) -> Callable[[str], str]:
+    """An agent with this ``load``, called once the plaintext is there; the flag that names its directory."""
+
+    def add(load: str) -> str:
+        where = agent(tmp_path, "hostile", f"    def load(self, model):\n        {load}\n")
+        policy = tmp_path / "policy.toml"
+        policy.write_text(f'{policy.read_text()}after = ["hostile"]\n')
+        return where
+
+    return add
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "raise ValueError('no')",
+        "raise SystemExit(0)",
+        "raise KeyboardInterrupt",
+        "raise GeneratorExit",
+        "raise MemoryError",
+        "return True",
+        "yield",
+    ],
+)
+def test_agents_that_raise_and_return_what_ends_programs(
+    refused: Refused, after: Callable[[str], str], load: str
+) -> None:
+    """Status 0 would start the server behind an init container."""
+    assert "agent 'hostile'" in refused(after(load)).stderr
+
+
+def test_a_kill_within_an_agent_leaves_nothing_to_the_next_start(
+    refused: Refused, after: Callable[[str], str], folder: Path, tmp_path: Path
+) -> None:
+    where = after("os.kill(os.getpid(), 9)")
+    refused(where, killed=True)
+    _other_content(folder)
+    refused(where)
+
+
+@pytest.mark.parametrize("command", ["prepare", "run"])
+def test_a_signal_within_an_agent_is_the_status(
+    program: Program, after: Callable[[str], str], folder: Path, memory: Path, tmp_path: Path, command: str
+) -> None:
+    where = after("os.kill(os.getpid(), 15)")
+    last = [memory / "out"] if command == "prepare" else ["--", "touch", tmp_path / "started"]
+    result = program(command, where, f"--confidential-directory={memory}", folder, *last)
+    assert result.returncode == 128 + signal.SIGTERM, result.stderr
+    assert not (tmp_path / "started").exists()
+    assert left_in(memory) == []
+    assert left_in(tmp_path / "work") == []
