@@ -2,13 +2,16 @@
 
 import os
 import shutil
+import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from repoagent.api.converters import ConversionPlan, ConversionSource, Converter, Product, recognized
+from repoagent.cli.interrupt import StopSignals
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, RepoAgentError, error_of
 from repoagent.public_text import printable
 
@@ -59,7 +62,13 @@ def convert(
     directory = file.parent if output is None else output.parent
     if not directory.is_dir():
         raise InvalidArgumentError(f"--output: there is no directory {directory}; make it, or name another one")
-    plan, product, written = _converted(converters, pair, file, directory, parameters)
+    stop = StopSignals()
+    try:
+        plan, product, written = _converted(converters, pair, file, directory, parameters, stop)
+    except RepoAgentError:
+        if stop.number:
+            sys.exit(128 + stop.number)
+        raise
     for note in (*product.notes, *(f"written: {path}" for path in written)):
         click.echo(printable(note), err=True)
     config = ModelConfig()
@@ -81,7 +90,12 @@ def _recognized(file: Path, target: str, converters: "Converters") -> str:
 
 
 def _converted(
-    converters: "Converters", pair: tuple[str, str], file: Path, directory: Path, parameters: dict[str, str]
+    converters: "Converters",
+    pair: tuple[str, str],
+    file: Path,
+    directory: Path,
+    parameters: dict[str, str],
+    stop: StopSignals,
 ) -> tuple[ConversionPlan, Product, list[Path]]:
     from repoagent.loader.converting.build_process import build_in_child
     from repoagent.loader.converting.messages import BuildOrder
@@ -99,13 +113,23 @@ def _converted(
         settings = dict(plan.settings)
         order = BuildOrder(converters.target(pair), str(source.directory), os.path.abspath(target), settings, False)
         try:
-            product = build_in_child(order, Path(scratch), label, progress=_ignored, cancelled=lambda: False)
+            product = build_in_child(order, Path(scratch), label, progress=_ignored, cancelled=stop.is_set)
         except RepoAgentError as error:
             raise error_of(error.code, f"{file}: {error.message}") from None
         results = sorted(Path(target).iterdir())
         for path in results:
             _refuse_existing(directory / path.name)
-        return plan, product, [Path(shutil.move(path, directory / path.name)) for path in results]
+        return plan, product, [_placed(path, directory / path.name) for path in results]
+
+
+def _placed(path: Path, place: Path) -> Path:
+    """``path``, moved to ``place``. A link is never made over a file that has come meanwhile, as a rename is."""
+    if path.is_file():
+        with suppress(OSError):  # a filesystem may have no links
+            os.link(path, place)
+            return place
+        _refuse_existing(place)
+    return Path(shutil.move(path, place))
 
 
 def _ignored(done: int, total: int | None, what: str) -> None:

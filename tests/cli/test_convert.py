@@ -1,6 +1,10 @@
 """``repoagent convert``: a file becomes an ONNX model beside it, and its configuration is printed."""
 
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime as ort
@@ -8,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from repoagent.cli.convert import convert
+from repoagent.cli.interrupt import _FORWARDED
 from repoagent.config import read_text
+from repoagent.errors import AlreadyExistsError
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +27,15 @@ def model(tmp_path: Path) -> Path:
     path = tmp_path / "model.bin"
     path.write_bytes(bytes(STORE[f"{NAME}/file"]))
     return path
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command takes signals for the process that it runs in, which is the one of the tests here."""
+    before = {number: signal.getsignal(number) for number in _FORWARDED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(*arguments: object) -> Result:
@@ -63,6 +78,27 @@ def test_nothing_is_overwritten(model: Path) -> None:
     (model.parent / "model.onnx").write_bytes(b"mine")
     assert "model.onnx is there already; name another file with --output" in str(run(model).exception)
     assert (model.parent / "model.onnx").read_bytes() == b"mine"
+
+
+def test_a_file_that_comes_during_the_conversion_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+
+    def look(path: Path) -> None:
+        looks.append(path)
+        if len(looks) == 2:  # the last one before the result is put in its place
+            path.write_bytes(b"mine")
+        elif os.path.lexists(path):
+            raise AlreadyExistsError(f"{path} is there already")
+
+    monkeypatch.setattr("repoagent.cli.convert._refuse_existing", look)
+    assert "model.onnx is there already" in str(run(model).exception)
+    assert (model.parent / "model.onnx").read_bytes() == b"mine"
+
+
+def test_a_conversion_that_is_stopped_leaves_nothing_behind(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repoagent.cli.convert.StopSignals", lambda: SimpleNamespace(number=15, is_set=lambda: True))
+    assert run(model).exit_code == 128 + 15
+    assert [path.name for path in model.parent.iterdir()] == ["model.bin"]
 
 
 @pytest.mark.parametrize(
