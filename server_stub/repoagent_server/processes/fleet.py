@@ -198,6 +198,9 @@ class Fleet:
                 env=environment,
                 start_new_session=True,
             )
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         worker.started = time.monotonic()
@@ -234,6 +237,9 @@ class Fleet:
         how = f"signal {-status}" if status < 0 else f"status {status}"
         again = f" in {pause:g} seconds" if pause else ""
         logger.error("worker %d has ended (%s): another one is started%s", worker.index, why or how, again)
+        self._revive_later(worker, pause)
+
+    def _revive_later(self, worker: _Worker, pause: float) -> None:
         threading.Thread(target=self._revive, args=(worker, pause), name="repoagent-revive", daemon=True).start()
 
     def _revive(self, worker: _Worker, pause: float) -> None:
@@ -245,8 +251,13 @@ class Fleet:
                 self._launch(worker)
                 started = self._begin_start(worker)
                 handed = list(self._handed.values())
-            calls = worker.calls
-            assert calls is not None
+                calls = worker.calls
+        except OSError as error:  # Neither memory nor processes are left: later there may be some.
+            logger.error("worker %d cannot be started: %s", worker.index, error)
+            self._revive_later(worker, _SLOWEST_RESTART_SECONDS)
+            return
+        assert calls is not None
+        try:
             started.result(_START_SECONDS)
             lost = [one for one in handed if not self._handed_again(calls, one)]
             for one in lost:  # Before it answers: a client must not find a model here and not there.
@@ -258,10 +269,9 @@ class Fleet:
                     calls.call("open", timeout=_STEP_SECONDS)
                 worker.serves = worker.calls is calls
             logger.info("worker %d serves again", worker.index)
-        except (RepoAgentError, FutureTimeoutError, OSError) as error:
-            logger.error("worker %d cannot be started: %s", worker.index, error)
-            if worker.calls is not None:  # Its end starts another one.
-                worker.calls.close()
+        except Exception as error:  # Whatever it is: a worker that does not answer must not keep its socket.
+            logger.error("worker %d cannot be started: %s", worker.index, error or type(error).__name__)
+            calls.close()  # Its end starts another one.
 
     def _handed_again(self, calls: Calls, handed: Handed) -> bool:
         """Have a new worker build what the others have; False if it cannot: files may have been wiped since.

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from repoagent_server.processes import calls
+from repoagent_server.processes import fleet as fleet_module
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import Desk
@@ -303,6 +305,23 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
     assert ask() == expected
     assert pair.ended[1].wait(30)
     assert not pair.ended[0].is_set()
+    pair.close()
+
+
+def test_a_worker_that_cannot_be_started_now_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair("running", 1, 1)
+    tries = threading.Semaphore(0)
+
+    def popen(*_: Any, **__: Any) -> Any:
+        tries.release()
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(fleet_module, "_SLOWEST_RESTART_SECONDS", 0.0)
+    pair.fleet._revive(pair.fleet._workers[0], 0.0)
+    assert tries.acquire(timeout=30)
+    assert tries.acquire(timeout=30)
+    pair.fleet.close()
     pair.close()
 
 
