@@ -84,14 +84,21 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
 
     async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
         """The adapter for vLLM, or None if there is none of that name that the agents accept."""
-        place = await asyncio.to_thread(self._resolve, lora_name)
-        if place is None:
-            return None
-        return LoRARequest(lora_name=lora_name, lora_int_id=_number(lora_name), lora_path=str(place))
-
-    def _resolve(self, name: str) -> Path | None:
         from repoagent.errors import RepoAgentError
 
+        loading = await asyncio.to_thread(self._loading, lora_name)
+        if loading is None:
+            return None
+        try:
+            # Without a thread: the process has few of them, and any number of requests may wait.
+            chain = await asyncio.wrap_future(loading)
+        except RepoAgentError:
+            return None
+        place = str(chain.files.local_path())
+        return LoRARequest(lora_name=lora_name, lora_int_id=_number(lora_name), lora_path=place)
+
+    def _loading(self, name: str) -> "Future[LoadedChain] | None":
+        """What will be the adapter; it is loaded here if no one else is at it. None if it does not exist."""
         if len(name) > _LONGEST_NAME:  # no directory has it, and a thousand of them would be remembered
             return None
         with self._lock:
@@ -102,15 +109,13 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
                 mine = False
             elif len(self._adapters) < self._settings.most_adapters:
                 mine, loading = True, self._adapters.setdefault(name, Future())
+                loading.set_running_or_notify_cancel()  # a request that ends early does not end it for the others
             else:  # not remembered: it may be one that is about to be refused which takes the last place
                 logger.warning("adapter %r: there are %d already (LORA_MOST_ADAPTERS)", name, len(self._adapters))
                 return None
         if mine:
             self._settle(name, loading)
-        try:
-            return Path(loading.result().files.local_path())
-        except RepoAgentError:
-            return None
+        return loading
 
     def _settle(self, name: str, loading: "Future[LoadedChain]") -> None:
         """Give ``loading`` its result. A refused adapter has no place."""

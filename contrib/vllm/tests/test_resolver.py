@@ -171,3 +171,24 @@ def test_nothing_is_loaded_after_the_end(resolve: Resolve, registry: dict[str, A
     registry["repoagent"].close()
     assert resolve("llama") is None
     assert left_in(memory) == []
+
+
+def test_requests_that_wait_for_an_adapter_take_no_thread(
+    resolve: Resolve, registry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads are those of vLLM, too. One that gives up does not end the load of the others."""
+    resolver, go = registry["repoagent"], threading.Event()
+    load = resolver._load
+    monkeypatch.setattr(resolver, "_load", lambda name: load(name) if go.wait(60) else None)
+
+    async def many() -> list[Any]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        waiting = [asyncio.create_task(resolver.resolve_lora("base", "llama")) for _ in range(8)]
+        for _ in range(8):
+            await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 30)
+        waiting[-1].cancel()
+        await asyncio.wait(waiting[-1:])
+        go.set()
+        return await asyncio.gather(*waiting[:-1])
+
+    assert {found.lora_name for found in asyncio.run(many())} == {"llama"}

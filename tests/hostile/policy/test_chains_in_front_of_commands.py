@@ -21,7 +21,7 @@ Refused = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(params=["prepare", "run"])
 def refused(request: pytest.FixtureRequest, program: Program, folder: Path, memory: Path, tmp_path: Path) -> Refused:
     """Give the folder to another server by either command, which is to be refused; what it has written."""
-    places = {
+    places: dict[str, list[str | Path]] = {
         "prepare": [folder, memory / "out"],
         "run": [f"--confidential-directory={memory}", folder, "--", "touch", tmp_path / "started"],
     }
