@@ -21,6 +21,7 @@ from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.transfer.snapshot import snapshot
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import check_parents
+from repoagent.storage.workspaces.process_dir import sweep
 from repoagent.storage.workspaces.tmpfs import check_memory_only
 
 __all__ = ["Destination"]
@@ -52,7 +53,7 @@ class Destination:
 
         Raises:
             AlreadyExistsError: it holds files that no earlier block put there.
-            UnavailableError: another process is at it.
+            UnavailableError: another process is at it, or has a model in a private directory in it.
             UnsafePathError: it is not a directory.
             InvalidArgumentError: it belongs to another user, who could change what is put there.
         """
@@ -79,18 +80,21 @@ class Destination:
             if not lock.try_acquire():
                 raise UnavailableError(f"another process prepares a model in {self.path}; wait for its end")
             opened.callback(lock.release)
+            if not self._remove_workspace():
+                raise UnavailableError(f"another process has a model in {self.path / self._workspace_name}")
             self._clear()
             self._opened = opened.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._opened:
+            alone = self._remove_workspace()
             if kind is None:
-                remove_tree(self._held / self._workspace_name, wipe=True)
                 return
             self._clear()
-            with suppress(FileNotFoundError):
-                os.unlink(_MARK, dir_fd=self._fd)
+            if alone:
+                with suppress(FileNotFoundError):
+                    os.unlink(_MARK, dir_fd=self._fd)
 
     @property
     def _held(self) -> Path:
@@ -161,12 +165,25 @@ class Destination:
         return f"repoagent-{os.geteuid()}"
 
     def _clear(self) -> None:
-        """Remove everything but the mark; what a server may have mapped is not truncated."""
-        for entry in [entry for entry in self._held.iterdir() if entry.name not in {_MARK, *_NOT_OURS}]:
+        """Remove everything but the mark and private directories; what a server may have mapped is not truncated."""
+        kept = {_MARK, self._workspace_name, *_NOT_OURS}
+        for entry in [entry for entry in self._held.iterdir() if entry.name not in kept]:
             if entry.is_dir() and not entry.is_symlink():
-                remove_tree(entry, wipe=entry.name == self._workspace_name)
+                remove_tree(entry)
             else:
                 entry.unlink()
+
+    def _remove_workspace(self) -> bool:
+        """Wipe the private directories that loaders made here; False if one of them still lives."""
+        root = self._held / self._workspace_name
+        if root.is_symlink() or not root.is_dir():
+            root.unlink(missing_ok=True)
+            return True
+        sweep(root, wipe=True)
+        if any(entry.is_dir() for entry in root.iterdir()):
+            return False
+        remove_tree(root, wipe=True)
+        return True
 
 
 def _open_to_everyone(root: Path) -> None:

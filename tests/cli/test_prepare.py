@@ -247,6 +247,24 @@ def test_two_calls_at_once_do_not_mix(
     assert "whole" in os.listdir(memory)
 
 
+def test_what_another_process_has_in_the_directory_stays(
+    program: Program, flags: list[str], folder: Path, memory: Path
+) -> None:
+    """As in the ``/dev/shm`` of a container; truncated, it would have ended a server that maps it."""
+    assert program("prepare", folder, memory).returncode == 0
+    words = [sys.executable, "-m", "repoagent", "run", *flags, f"--confidential-directory={memory}", str(folder)]
+    words += ["--", "sh", "-c", 'echo go; read go; cat "$0"/config.json', "{model}"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "go\n"
+        result = program("prepare", folder, memory)
+        assert "another process has a model in" in result.stderr
+        assert result.returncode == 1
+        assert child.communicate("go\n", timeout=60)[0].encode() == PLAIN["config.json"]
+    assert program("prepare", folder, memory).returncode == 0
+    assert sorted(os.listdir(memory)) == COMPLETE
+
+
 def test_there_is_one_copy_at_the_peak(program: Program, flags: list[str], folder: Path, tmp_path: Path) -> None:
     """On a filesystem that two copies do not fit on, in a namespace of its own."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:

@@ -1,6 +1,7 @@
 """The directory that another server reads, and those who put something else in its way."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,8 @@ import pytest
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsafePathError
 from repoagent.handover.destination import Destination
 from repoagent.loader.chain import LoadedChain
+from repoagent.storage.workspaces.private import private_root
+from repoagent.storage.workspaces.process_dir import ProcessDirectory
 
 
 def chain_at(place: Path) -> LoadedChain:
@@ -50,6 +53,27 @@ def test_another_directory_in_its_place_gets_nothing(model: Path, tmp_path: Path
         swap()
     assert os.listdir(attackers) == []
     assert os.listdir(tmp_path / "away") == []
+
+
+def test_a_failure_leaves_only_what_another_process_has_there_by_now(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    root = out / f"repoagent-{os.geteuid()}"
+    with ExitStack() as stack:
+
+        def fail() -> None:
+            with Destination(out) as place:
+                place.stage(chain_at(model))
+                other = ProcessDirectory(private_root(root, purpose="workspace"), wipe=True)
+                stack.callback(other.close)
+                raise CancelledError("stopped")
+
+        with pytest.raises(CancelledError):
+            fail()
+        assert sorted(os.listdir(out)) == [".repoagent-prepared", root.name]
+        assert [path.is_dir() for path in root.iterdir()].count(True) == 1
+    with pytest.raises(CancelledError), Destination(out):
+        raise CancelledError("stopped")
+    assert os.listdir(out) == []
 
 
 def test_a_copy_that_takes_long_is_given_up(model: Path, tmp_path: Path) -> None:
