@@ -392,7 +392,7 @@ class Fleet:
         A worker whose answer cannot be read is ended.
 
         Raises:
-            RepoAgentError: one refuses, or all of them have gone.
+            RepoAgentError: all of them refuse, or have gone.
         """
         answers: list[Any] = []
         gone: RepoAgentError | None = None
@@ -406,7 +406,7 @@ class Fleet:
         for index, calls, future in asked:
             try:
                 answer = future.result(_left(end))
-            except Ended as error:
+            except RepoAgentError as error:  # It has gone, or lacks what the others have.
                 gone = error
             except FutureTimeoutError:
                 gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")

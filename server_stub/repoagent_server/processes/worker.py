@@ -13,7 +13,7 @@ from repoagent.api.report import LoadReport
 from repoagent.audit import Actor, current_actor
 from repoagent.audit.sink import What
 from repoagent.config import ModelConfig
-from repoagent.errors import CancelledError, RepoAgentError, UnsupportedError
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
 from repoagent.serving.core import ServingCore
@@ -179,6 +179,8 @@ class Models:
         self._built: dict[int, tuple[str, ServedModel]] = {}
         self._cancelled: dict[int, threading.Event] = {}
         self._expected: dict[str, threading.Event] = {}
+        self._lacking: dict[int, str] = {}
+        """Numbers of versions that the others serve and this worker could not build, with their models."""
 
     def build(self, number: int, model: str, version: int, config: str, root: str, fleeting: bool) -> dict[str, Any]:
         """Load one version, and keep it to be shown."""
@@ -212,6 +214,8 @@ class Models:
 
     def wait_for(self, model: str) -> bool:
         """Wait until a model that is expected is shown; False if it is not expected."""
+        if model in self._lacking.values():
+            raise UnavailableError(f"Request for unknown model: '{model}' is being loaded again by this process")
         expected = self._expected.get(model)
         return expected is not None and expected.wait(_EXPECTED_SECONDS)
 
@@ -220,6 +224,8 @@ class Models:
         slot = self._table.slot(model)
         with self._lock:
             found = {version: self._built[number][1] for version, number in versions if number in self._built}
+            lacking = {number: model for _, number in versions if number not in self._built}
+            self._lacking = {one: name for one, name in self._lacking.items() if name != model} | lacking
         if found:
             slot.show(LoadedModel(cast(LoadedChain, None), found, None))
         expected = self._expected.pop(model, None)
@@ -228,6 +234,7 @@ class Models:
 
     def retire(self, number: int) -> None:
         """Let no new request in, and serve it no more."""
+        self._lacking = {one: model for one, model in self._lacking.items() if one != number}
         found = self._get(number)
         if found is None:
             return

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -24,6 +25,9 @@ __all__ = ["Keeper"]
 logger = logging.getLogger(__name__)
 
 _PROGRAM: Final = "repoagent_server.program.worker"
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+"""Between two tries to load what a worker lacks."""
 _ATTEMPTS: Final = 20
 """How often a free port is looked for that all sockets of a way in can have."""
 
@@ -49,6 +53,7 @@ class Keeper:
             on_missing=self._missing,
             deadliest=options.limits.worker_deaths,
         )
+        self._closed = threading.Event()
         self._opened = self._refused = self._finished = False
         self._audit = core_options.audit
         self._allow_load_parameters = options.allow_load_parameters
@@ -98,6 +103,7 @@ class Keeper:
 
     def close(self) -> None:
         """Unload what is loaded, and end the workers. Twice is once."""
+        self._closed.set()
         with suppress(RepoAgentError):
             self.core.stop()
         self._fleet.close()
@@ -111,7 +117,19 @@ class Keeper:
             else:
                 self.core.reload(handed.model)
         except RepoAgentError as error:
-            logger.error("model '%s' is not served by all workers: %s", handed.model, error)
+            logger.error("model '%s' is not served by all workers, and is tried again: %s", handed.model, error)
+            threading.Thread(
+                target=self._try_again, args=(handed.model,), name="repoagent-missing", daemon=True
+            ).start()
+
+    def _try_again(self, model: str) -> None:
+        """Load a model that a worker lacks again until it is there, or is unloaded."""
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._closed.wait(pause):
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            with suppress(RepoAgentError):  # The load has logged it.
+                self.core.reload(model)
+                return
 
 
 class _Port:

@@ -121,6 +121,19 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(server: "Server", world: 
     assert server.unload("secret").status_code == 200
 
 
+def test_what_a_new_worker_cannot_load_is_503_there_and_tried_until_it_is_back(world: "World") -> None:
+    directory = world.model("gone", [("agent", {"copy": "LOAD confidential"})])
+    server = world.serve("--processes=2", "--load-model=gone")
+    hidden = directory.rename(world.root / "hidden")
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    with connections(server) as clients:
+        assert {ask(client, "gone") for client in clients} == {200, 503}
+        assert {client.get("/v2/models/gone/stats").status_code for client in clients} == {200}
+        hidden.rename(directory)
+        server.until(lambda: {ask(client, "gone") for client in clients} == {200}, "the model in all workers")
+
+
 def test_a_load_while_a_worker_is_started_waits_for_it(world: "World") -> None:
     world.model("other")
     server = world.serve("--processes=2", "--load-model=plain")
