@@ -131,17 +131,17 @@ def open_entry(
         agent = pool.acquire(planned.name)
     try:
         if agent.guard or planned.origin == "policy":
-            _isolate(load, recorder, hashed=agent.compares_digests)
+            _isolate(load, recorder, hashed=agent.compares_digests, agent=planned.name)
     except BaseException:
         _release(pool, planned.name, recorder)
         raise
     return ChainEntry(index, planned, agent, pool, load, recorder)
 
 
-def _isolate(load: LoadContext, recorder: EntryRecorder, *, hashed: bool) -> None:
+def _isolate(load: LoadContext, recorder: EntryRecorder, *, hashed: bool, agent: str) -> None:
     started = time.monotonic()
     with measured(recorder, "SNAPSHOT", only_failures=True):
-        copied = load.isolate(hashed=hashed)
+        copied = load.isolate(hashed=hashed, agent=agent)
     if copied is not None:
         recorder.add(0, 0, None, f"private snapshot in {time.monotonic() - started:.3f} s, {copied} bytes")
 

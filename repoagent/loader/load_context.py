@@ -236,7 +236,7 @@ class LoadContext:
         """Whether an agent moved the model to a place without a configuration file."""
         return self.moved and self.place.config_text is None
 
-    def isolate(self, *, hashed: bool = False) -> int | None:
+    def isolate(self, *, hashed: bool = False, agent: str = "") -> int | None:
         """Go on with a private copy of the model, so that no one outside can change what is judged now.
 
         Returns how many bytes were copied, None if no copy had to be made: what an earlier agent of this load made is
@@ -248,7 +248,7 @@ class LoadContext:
         source = self.place.source
         if not source.is_remote and self._is_private(Path(source.root)):
             return None
-        path, size = self._private_copy(source, hashed)
+        path, size = self._private_copy(source, hashed, agent)
         copied = self.local_source(path)
         text = self.services.config_text(copied, self.config_file)
         if text != self.place.config_text and not self._overridden:
@@ -279,12 +279,13 @@ class LoadContext:
         cache, place = self.services.cache, path.resolve()  # an agent may have put a link there
         return self.directories.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
 
-    def _private_copy(self, source: ModelSource, hashed: bool) -> tuple[Path, int]:
+    def _private_copy(self, source: ModelSource, hashed: bool, agent: str) -> tuple[Path, int]:
         if source.is_remote:
             return self.localize(source), 0
         target = self.directories.get(f"snapshot-{next(self._numbers)}")
         keep = self.digests.keep if hashed else None
-        size = snapshot(Path(source.root), target, cancelled=lambda: self.cancelled, hashed=keep)
+        progress = self.progress_sink(agent)
+        size = snapshot(Path(source.root), target, cancelled=lambda: self.cancelled, hashed=keep, progress=progress)
         self.digests.settle()
         return target, size
 

@@ -87,7 +87,7 @@ def test_every_policy_and_access_file_can_be_read(pages: dict[str, Any], tmp_pat
                 _check_parameters(demand.name, list(demand.parameters), page)
         elif {"clients", "issuers"} & set(document):
             read_rules(file.read_bytes(), file, lambda issuer: KeySet())
-        elif "model-repository" in document:
+        elif {"model-repository", "limits"} & set(document):
             _check_flags(["--config-file", str(file)])
         else:
             assert "project" in document, f"{page}: nothing reads this: {text}"

@@ -29,7 +29,9 @@ def attest_group() -> None:
 @click.option("--model", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The model it is about.")
 @click.option("--policy", type=_PATH, help="The policy by which the model should have been loaded.")
 def verify_command(receipt: Path, public_key: Path, model: Path | None, policy: Path | None) -> None:
-    """Verify the RECEIPT (FILE.vsa.json, or what a server sent), and compare it with a model and a policy.
+    """Verify a receipt, and compare it with a model and a policy.
+
+    RECEIPT is FILE.vsa.json, or what a server sent.
 
     Exits 1 at a signature that does not hold and at any difference, 2 if a file cannot be read.
     """

@@ -28,6 +28,7 @@ def snapshot(
     *,
     cancelled: Callable[[], bool] | None = None,
     hashed: Callable[[os.stat_result, Mapping[str, str]], object] | None = None,
+    progress: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None,
 ) -> int:
     """Copy the tree ``source`` into the empty or missing directory ``target``.
 
@@ -41,6 +42,7 @@ def snapshot(
         cancelled: Asked between files and blocks.
         hashed: Called with the status of each copied file and its SHA-256, made of the bytes that were written; not
             for files that share their blocks, which no byte of went by.
+        progress: Called with the bytes copied so far and those of the tree, after each block.
 
     Raises:
         UnsafePathError: there is a link or a special file in ``source``.
@@ -50,8 +52,9 @@ def snapshot(
     target.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with full_disk(str(target), tree_size(source)), ExitStack() as stack:
-            copying = _Copying(stack, cancelled or (lambda: False), hashed)
+        total = tree_size(source)
+        with full_disk(str(target), total), ExitStack() as stack:
+            copying = _Copying(stack, cancelled or (lambda: False), hashed, lambda done: progress(done, total, ""))
             copying.directory(fd, target, "")
             return copying.bytes
     finally:
@@ -66,8 +69,10 @@ class _Copying:
         stack: ExitStack,
         cancelled: Callable[[], bool],
         hashed: Callable[[os.stat_result, Mapping[str, str]], object] | None,
+        progress: Callable[[int], None],
     ) -> None:
         self.bytes = 0
+        self._progress = progress
         self._cancelled = cancelled
         self._hashed = hashed
         self._block = memoryview(bytearray(_BLOCK))
@@ -122,6 +127,7 @@ class _Copying:
                 if hashing is not None:
                     hashing.result()
             self.bytes += count
+            self._progress(self.bytes)
         return digest.hexdigest()
 
     def _check_cancelled(self) -> None:
