@@ -166,7 +166,7 @@ def recognized(converter: Converter, directory: Path, name: str) -> bool:
     """Whether the file ``name`` beneath ``directory`` is of the format that ``converter`` is from.
 
     A converter decides by content, in a method ``recognizes(head: bytes) -> bool`` that it may have beside those of
-    :class:`Converter`; ``head`` is up to 4096 bytes from the begin of the file. One without it recognises nothing.
+    :class:`Converter`; ``head`` is up to 4096 bytes from the start of the file. One without it recognises nothing.
 
     Raises:
         UnsafePathError: the file is a link, or lies elsewhere.

@@ -3,28 +3,21 @@
 import base64
 import logging
 import pickle
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
-from repoagent.storage.secrets.programs import child_environment
 from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.worker_process import Listeners, WorkerProcess
 
-__all__ = ["Fleet", "Handed", "Listeners", "WorkerGoneError"]
+__all__ = ["Fleet", "Handed"]
 
 logger = logging.getLogger(__name__)
-
-Listeners = Mapping[tuple[str, int], Sequence[socket.socket]]
-"""Address and port -> the socket of each worker."""
 
 _START_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 30.0
@@ -33,19 +26,7 @@ _REFUSAL_SECONDS: Final = 3.0
 """The same at the end of the server, whose time is measured: one that hangs is not waited for again and again."""
 _LAST_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.05
-_LONG_LIFE_SECONDS: Final = 60.0
 _SLOWEST_RESTART_SECONDS: Final = 30.0
-_KEPT: Final = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHOME"}
-    | {"PYTHONPATH", "PYTHONUNBUFFERED", "REPOAGENT_STARTED_BY", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
-    | {"VIRTUAL_ENV"}
-)
-_KEPT_PREFIXES: Final = ("CUDA_", "KMP_", "LC_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_", "ORT_", "TENSORRT_")
-"""What a worker inherits of the keeper's environment, which may hold keys."""
-
-
-class WorkerGoneError(UnavailableError):
-    """A worker ended while it did what all of them were to do."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,18 +51,6 @@ class Handed:
         return [self.number, self.model, self.version, config, self.root, self.fleeting]
 
 
-@dataclass(eq=False, slots=True)
-class _Worker:
-    index: int
-    process: "subprocess.Popen[bytes] | None" = None
-    calls: Calls | None = None
-    started: float = 0.0
-    failures: int = 0
-    """How often in a row it died soon."""
-    serves: bool = False
-    """Whether it has what the others have: until then it is not asked about that."""
-
-
 class Fleet:
     """``count`` workers: each runs the module ``program``, whose call ``start`` gets ``options`` (pickled).
 
@@ -101,22 +70,18 @@ class Fleet:
         on_missing: Callable[[Handed, str], None],
         deadliest: int,
     ) -> None:
-        self._program = program
         self._options = base64.b64encode(pickle.dumps(options)).decode()
-        self._listeners = listeners
         self._make_answers = answers
         self._on_missing = on_missing
         self._deadliest = deadliest
         self._lock = threading.RLock()
-        self._workers = [_Worker(index) for index in range(count)]
+        self._workers = [WorkerProcess(index, program, listeners) for index in range(count)]
         self._handed: dict[int, Handed] = {}
         self._shown: dict[str, dict[int, int]] = {}
         """By model: the numbers of its versions that serve."""
         self._next = 0
         self._open = False
         self._closing = False
-        self.restarts = 0
-        """How many workers have been started in the place of one that died."""
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -130,9 +95,7 @@ class Fleet:
             RepoAgentError: one of them cannot start.
         """
         with self._lock:
-            for worker in self._workers:
-                self._launch(worker)
-            started = [self._begin_start(worker) for worker in self._workers]
+            started = [self._launch(worker) for worker in self._workers]
         for worker, one in zip(self._workers, started, strict=True):
             try:
                 one.result(_START_SECONDS)
@@ -143,8 +106,7 @@ class Fleet:
     def hang_up(self) -> None:
         """Have them open their logs again. For a handler of signals: takes no lock."""
         for worker in self._workers:
-            if worker.serves and worker.process is not None:
-                worker.process.send_signal(signal.SIGHUP)
+            worker.hang_up()
 
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""
@@ -169,87 +131,40 @@ class Fleet:
         """End all of them. Twice is once."""
         with self._lock:
             self._closing = True
-            workers = [worker for worker in self._workers if worker.process is not None]
-        for worker in workers:
+        for worker in self._workers:
             if worker.calls is not None:
                 worker.calls.close()
-        for worker in workers:
-            assert worker.process is not None
-            try:
-                worker.process.wait(_LAST_SECONDS)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+        for worker in self._workers:
+            worker.wait()
 
-    def _launch(self, worker: _Worker) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listeners = [sockets[worker.index] for sockets in self._listeners.values()]
-        descriptors = [theirs.fileno(), *(listener.fileno() for listener in listeners)]
-        environment = {
-            name: value
-            for name, value in child_environment().items()
-            if name in _KEPT or name.startswith(_KEPT_PREFIXES)
-        }
-        try:
-            worker.process = subprocess.Popen(  # noqa: S603 - this interpreter
-                [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        worker.started = time.monotonic()
+    def _launch(self, worker: WorkerProcess) -> "Future[Any]":
         answers = self._make_answers(self, worker.index)
-        worker.calls = Calls(ours, answers, lambda why: self._ended(worker, why), f"worker {worker.index}")
-        worker.calls.start()
+        return worker.launch(self._options, answers, lambda why: self._ended(worker, why))
 
-    def _begin_start(self, worker: _Worker) -> "Future[Any]":
-        assert worker.calls is not None
-        listeners = [
-            [address, port, sockets[worker.index].fileno()] for (address, port), sockets in self._listeners.items()
-        ]
-        return worker.calls.begin("start", self._options, listeners)
-
-    def _ended(self, worker: _Worker, why: str) -> None:
+    def _ended(self, worker: WorkerProcess, why: str) -> None:
         """Of the thread that reads from ``worker``: it has gone, or is to go."""
-        process = worker.process
-        assert process is not None
         if why:
-            process.kill()
-        try:
-            status = process.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
+            worker.kill()
+        how = worker.wait()
         with self._lock:
             worker.calls, worker.serves = None, False
             if self._closing:
                 return
-            self.restarts += 1
-            soon = time.monotonic() - worker.started < _LONG_LIFE_SECONDS
-            worker.failures = worker.failures + 1 if soon else 0
-            pause = min(0.25 * 2 ** (worker.failures - 1), _SLOWEST_RESTART_SECONDS) if worker.failures > 1 else 0.0
-        how = f"signal {-status}" if status < 0 else f"status {status}"
+            pause = worker.pause()
         again = f" in {pause:g} seconds" if pause else ""
         logger.error("worker %d has ended (%s): another one is started%s", worker.index, why or how, again)
         self._revive_later(worker, pause)
 
-    def _revive_later(self, worker: _Worker, pause: float) -> None:
+    def _revive_later(self, worker: WorkerProcess, pause: float) -> None:
         threading.Thread(target=self._revive, args=(worker, pause), name="repoagent-revive", daemon=True).start()
 
-    def _revive(self, worker: _Worker, pause: float) -> None:
+    def _revive(self, worker: WorkerProcess, pause: float) -> None:
         time.sleep(pause)
         try:
             with self._lock:
                 if self._closing:
                     return
-                self._launch(worker)
-                started = self._begin_start(worker)
+                started = self._launch(worker)
                 handed = list(self._handed.values())
                 calls = worker.calls
         except OSError as error:  # Neither memory nor processes are left: later there may be some.
@@ -314,14 +229,13 @@ class Fleet:
         """Have every worker build a version that is not shown yet; the answer of the first worker.
 
         Raises:
-            WorkerGoneError: one of them died; the others have let go of it.
             CancelledError: ``cancelled`` became true; they have let go of it.
-            RepoAgentError: one of them cannot build it; the others have let go of it.
+            RepoAgentError: one of them died or cannot build it; the others have let go of it.
         """
         with self._lock:
             self._next += 1
             handed = Handed(self._next, model, version, config, root, fleeting)
-            members = self._calls()
+            members = [worker.calls for worker in self._workers if worker.calls is not None]
             if not members:
                 raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
             self._handed[handed.number] = handed
@@ -333,7 +247,7 @@ class Fleet:
             try:
                 answers.append(watch.result(build))
             except Ended as error:
-                failure = failure or WorkerGoneError(f"{error} while it loaded model '{model}'")
+                failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
             except RepoAgentError as error:
                 failure = failure or error
         if watch.cancelled:
@@ -412,7 +326,7 @@ class Fleet:
                 gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")
             else:
                 try:
-                    answers.append(answer if read is None else read(index, answer))
+                    answers.append(read(index, answer))
                 except Exception as error:  # There is no end of what can be wrong.
                     logger.error("worker %d is ended, as its answer to '%s' cannot be read: %s", index, name, error)
                     calls.close()
@@ -437,9 +351,9 @@ class Fleet:
         """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
         answers = []
         with self._lock:
-            asked = [(one.process, one.calls, one.calls.begin(name, *arguments)) for one in self._workers if one.calls]
+            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in self._workers if one.calls]
         end = _end(timeout)
-        for process, calls, future in asked:
+        for worker, calls, future in asked:
             try:
                 answer = future.result(_left(end))
                 if not isinstance(answer, expected):
@@ -449,20 +363,11 @@ class Fleet:
                 pass
             except FutureTimeoutError:
                 logger.error("a worker is ended, as it does not answer '%s'", name)
-                assert process is not None
-                process.kill()
+                worker.kill()
             except RepoAgentError as error:
                 logger.error("a worker is ended, as it does not do '%s': %s", name, error)
                 calls.close()
         return answers
-
-    def _calls(self) -> list[Calls]:
-        return [worker.calls for worker in self._workers if worker.calls is not None]
-
-    def pids(self) -> list[int]:
-        """The process of each worker that is there."""
-        with self._lock:
-            return [worker.process.pid for worker in self._workers if worker.calls is not None and worker.process]
 
 
 class _Watch:

@@ -16,8 +16,8 @@ from repoagent_server.http.listener import bound
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet, Handed
+from repoagent_server.program.front_ends import ports, with_ports
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.program import ports, with_ports
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
 __all__ = ["Keeper"]

@@ -8,32 +8,34 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
+from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.access.denials import Denials
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
 from repoagent_server.processes.worker import WorkerCore
-from repoagent_server.program.logs import configure
-from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.program import (
+from repoagent_server.program.front_ends import (
     FrontEnd,
     certificate_metrics,
-    core_options,
     front_ends,
     metrics_page,
     request_log,
 )
+from repoagent_server.program.logs import configure
+from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.program import core_options
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 _START_SECONDS: Final = 60.0
+_OF_MODELS: Final = ("build", "cancel", "expect", "show", "retire", "running", "drain", "close")
 
 
 class Worker:
@@ -47,12 +49,17 @@ class Worker:
         self._core: WorkerCore
         self._page: Callable[[], str] | None = None
         self._requests: RequestLog | None = None
-        self._calls = Calls(sock, _Answers(self), self._keeper_ended, "keeper")
+        own = (self.start, self.open, self.refuse, self.finish, self.page, self.statistics, self.manages)
+        answers: dict[str, Callable[..., Any]] = {method.__name__: method for method in own}
+        answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
+        self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
         self._calls.start()
 
     def start(self, options: str, listeners: list[list[Any]]) -> None:
         """Make the front ends, which answer nothing yet."""
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
+        if not chosen.allow_core_dumps:
+            forbid_core_dumps()  # The models of all loads come here, confidential ones, too.
         inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
@@ -65,7 +72,7 @@ class Worker:
         sources: list[Source] = [denials, certificate_metrics(self._fronts)]
         if requests is not None:
             sources.append(RequestLogMetrics(requests))
-        self._page = metrics_page(chosen, core, sources)
+        self._page = metrics_page(chosen, core, sources, server=False)
         page = partial(self._calls.call, "metrics") if self._page is not None else None
         self._fronts.update(front_ends(chosen, core, Regions(allowed=False), access, requests, denials, page))
         for front in self._fronts.values():
@@ -123,31 +130,6 @@ class Worker:
     def _keeper_ended(self, _: str) -> None:
         if not self.ended.is_set():
             os._exit(1)  # Without a keeper nothing of this process is of use; its memory goes with it.
-
-
-_OWN: Final = frozenset({"start", "open", "refuse", "finish", "page", "statistics", "manages"})
-_OF_MODELS: Final = frozenset({"build", "cancel", "expect", "show", "retire", "running", "drain", "close"})
-
-
-class _Answers(Mapping[str, Callable[..., Any]]):
-    """The calls of ``worker`` by name."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        if name in _OWN:
-            method: Callable[..., Any] = getattr(self._worker, name)
-            return method
-        if name in _OF_MODELS:
-            return partial(self._worker.of_models, name)
-        raise KeyError(name)
-
-    def __iter__(self) -> Any:
-        return iter(_OWN | _OF_MODELS)
-
-    def __len__(self) -> int:
-        return len(_OWN | _OF_MODELS)
 
 
 def main() -> None:

@@ -31,6 +31,28 @@ class TritonPythonModel:
 """
 
 
+DUMPABLE = """
+import ctypes
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        dumpable = np.full((1, 1), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("X", dumpable)]) for _ in requests]
+"""
+
+
+def in_process(world: "World", name: str, code: str) -> None:
+    """Write a Python model that runs in the worker itself."""
+    (world.models / name / "1").mkdir(parents=True)
+    (world.models / name / "1" / "model.py").write_text(code)
+    tensor = '{ name: "X" data_type: TYPE_FP32 dims: [-1, -1] }'
+    (world.models / name / "config.pbtxt").write_text(
+        f'backend: "python"\ninput {tensor}\noutput {tensor}\n'
+        'parameters { key: "EXECUTION" value { string_value: "in-process" } }\n'
+    )
+
+
 def processes(server: "Server") -> list[int]:
     """The workers of ``server``."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
@@ -183,13 +205,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_stop(world: "World") -> None:
 
 def test_a_model_that_kills_workers_is_taken_out(world: "World") -> None:
     trap = world.root / "trap"
-    (world.models / "deadly" / "1").mkdir(parents=True)
-    (world.models / "deadly" / "1" / "model.py").write_text(IN_PROCESS.format(trap=str(trap)))
-    tensor = '{ name: "X" data_type: TYPE_FP32 dims: [-1, -1] }'
-    (world.models / "deadly" / "config.pbtxt").write_text(
-        f'backend: "python"\ninput {tensor}\noutput {tensor}\n'
-        'parameters { key: "EXECUTION" value { string_value: "in-process" } }\n'
-    )
+    in_process(world, "deadly", IN_PROCESS.format(trap=str(trap)))
     server = world.serve("--processes=2", "--load-model=plain", "--load-model=deadly")
     assert ask(server.http, "deadly") == 200
     trap.touch()
@@ -201,6 +217,18 @@ def test_a_model_that_kills_workers_is_taken_out(world: "World") -> None:
     with connections(server) as clients:
         assert {ask(client, "plain") for client in clients} == {200}
     assert server.stop() == 0
+
+
+def test_no_worker_writes_a_core_dump(world: "World") -> None:
+    """Nor may a debugger of the same user look into it: it holds the plaintext of confidential models."""
+    in_process(world, "dumpable", DUMPABLE)
+    for flag, expected in (("false", 0.0), ("true", 1.0)):
+        server = world.serve("--processes=2", f"--allow-core-dumps={flag}", "--load-model=dumpable")
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [0]}
+        with connections(server) as clients:
+            answers = [client.post("/v2/models/dumpable/infer", json={"inputs": [tensor]}).json() for client in clients]
+        assert {answer["outputs"][0]["data"][0] for answer in answers} == {expected}
+        assert server.stop() == 0
 
 
 def test_workers_end_with_the_keeper(world: "World") -> None:

@@ -1,0 +1,108 @@
+"""The process of a worker: how it starts, what it inherits, how it ends."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from repoagent.storage.secrets.programs import child_environment
+from repoagent_server.processes.calls import Calls
+
+__all__ = ["Listeners", "WorkerProcess"]
+
+Listeners = Mapping[tuple[str, int], Sequence[socket.socket]]
+"""Address and port -> the socket of each worker."""
+
+_LAST_SECONDS: Final = 5.0
+_LONG_LIFE_SECONDS: Final = 60.0
+_SLOWEST_RESTART_SECONDS: Final = 30.0
+_KEPT: Final = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHOME"}
+    | {"PYTHONPATH", "PYTHONUNBUFFERED", "REPOAGENT_STARTED_BY", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    | {"VIRTUAL_ENV"}
+)
+_KEPT_PREFIXES: Final = ("CUDA_", "KMP_", "LC_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_", "ORT_", "TENSORRT_")
+"""What a worker inherits of the keeper's environment, which may hold keys."""
+
+
+class WorkerProcess:
+    """Number ``index``: a process, or the place of one that has died.
+
+    It runs the module ``program`` and has its sockets of ``listeners``.
+    """
+
+    def __init__(self, index: int, program: str, listeners: Listeners) -> None:
+        self.index = index
+        self.calls: Calls | None = None
+        """None while there is no process."""
+        self.serves = False
+        """Whether it has what the others have: until then it is not asked about that."""
+        self._program = program
+        self._listeners = {address: sockets[index] for address, sockets in listeners.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._failures = 0
+
+    def launch(
+        self, options: str, answers: Mapping[str, Callable[..., Any]], on_end: Callable[[str], None]
+    ) -> "Future[Any]":
+        """Start the process; the result is there when it has started.
+
+        Raises:
+            OSError: there is no memory, or no process, left.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {
+            name: value
+            for name, value in child_environment().items()
+            if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        }
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno(), *(listener.fileno() for listener in self._listeners.values())],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._started = time.monotonic()
+        self.calls = Calls(ours, answers, on_end, f"worker {self.index}")
+        self.calls.start()
+        listeners = [[address, port, listener.fileno()] for (address, port), listener in self._listeners.items()]
+        return self.calls.begin("start", options, listeners)
+
+    def hang_up(self) -> None:
+        """Have it open its logs again."""
+        if self.serves and self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    def wait(self) -> str:
+        """Return once it has ended, which it is to do by itself: how it ended."""
+        if self._process is None:
+            return "never started"
+        try:
+            status = self._process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        return f"signal {-status}" if status < 0 else f"status {status}"
+
+    def pause(self) -> float:
+        """Seconds until another process takes its place: more if those before have died soon, too."""
+        soon = time.monotonic() - self._started < _LONG_LIFE_SECONDS
+        self._failures = self._failures + 1 if soon else 0
+        return min(0.25 * 2 ** (self._failures - 1), _SLOWEST_RESTART_SECONDS) if self._failures > 1 else 0.0
