@@ -26,15 +26,16 @@ from table_page import Table, show, write
 
 PROCESS = "--backend-config=python,execution=process"
 OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
+OURS_TWO = "repoagent, 2 processes"
 TRITON, MLSERVER = "Triton", "MLServer"
 CASES = [
     *(Case(form, connections) for form in ("json", "binary", "grpc") for connections in (1, 8, 32)),
     *(Case("stream", connections) for connections in (1, 8)),
 ]
 ASKED = {
-    "json": (OURS, OURS_APART, OURS_SPINNING, TRITON, MLSERVER),
-    "binary": (OURS, OURS_APART, TRITON),
-    "grpc": (OURS, OURS_APART, TRITON),
+    "json": (OURS, OURS_TWO, OURS_APART, OURS_SPINNING, TRITON, MLSERVER),
+    "binary": (OURS, OURS_TWO, OURS_APART, TRITON),
+    "grpc": (OURS, OURS_TWO, OURS_APART, TRITON),
     "stream": (OURS, TRITON),
 }
 
@@ -90,6 +91,7 @@ def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple
     spinning = [PROCESS, "--backend-config=python,spin-microseconds=400"]
     contexts: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
         OURS: partial(repoagent, OURS),
+        OURS_TWO: partial(repoagent, OURS_TWO, flags=["--processes=2"]),
         OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS]),
         OURS_SPINNING: partial(repoagent, OURS_SPINNING, flags=spinning),
         TRITON: partial(triton, TRITON, environment=options.triton),

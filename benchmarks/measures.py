@@ -199,16 +199,21 @@ def own_seconds(servers: Sequence[Server] = ()) -> float:
 
 
 def session_seconds(server: Server) -> float:
-    """Those of a server and its processes."""
-    ticks = 0
+    """Those of a server and its processes, also of those in a session of their own."""
+    ticks: dict[int, int] = {}
+    parents: dict[int, set[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:  # It has just ended.
             continue
-        if int(fields[3]) == server.session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        process = int(entry.parent.name)
+        ticks[process] = int(fields[11]) + int(fields[12])
+        parents[process] = {int(fields[1]), int(fields[3])}
+    family = {server.session}
+    while found := {process for process, above in parents.items() if above & family} - family:
+        family |= found
+    return sum(ticks.get(process, 0) for process in family) / os.sysconf("SC_CLK_TCK")
 
 
 def status_bytes(field: str, pid: int | str = "self") -> int:

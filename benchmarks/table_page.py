@@ -34,6 +34,7 @@ Each cell has the median, and the least and the most of its measurements.
 - **Servers**: {versions}.
 - **Triton** runs every Python model in a process of its own, so all of its figures compare with
   those of the column for processes as well.
+- **2 processes** is `--processes 2`: each has the front ends and the model.
 - **Spinning** is `--backend-config=python,spin-microseconds=400`.
 - **Processes** wait for each other at 1 connection: waking one up takes longer than the model.
   Spinning saves a part of that, and costs a core.
