@@ -157,6 +157,14 @@ def _limits() -> Iterator[Finding]:
     yield Finding("memory of the container", "unlimited" if allowed == "max" else f"{int(allowed) >> 20} MiB")
 
 
+def _jail() -> Iterator[Finding]:
+    from repoagent.beneath import jail
+
+    problem = jail.problem()
+    found = problem or f"Landlock {jail.landlock_version()} and filters of system calls"
+    yield Finding("jail for foreign code", found, "models that are code (pickles) are not converted" if problem else "")
+
+
 Check = Callable[[], Iterator[Finding]]
 _CHECKS: Final[tuple[Check, ...]] = (
     _versions,
@@ -166,6 +174,7 @@ _CHECKS: Final[tuple[Check, ...]] = (
     _memory_filesystem,
     _swap,
     _limits,
+    _jail,
 )
 
 

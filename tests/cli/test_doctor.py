@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from repoagent.beneath import jail
 from repoagent.cli import doctor
 from repoagent.cli.main import program
 from repoagent.engines.probing import Findings, Gpu
@@ -38,6 +39,16 @@ def test_gpus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _found(monkeypatch, Findings("tensorrt_rtx", "1.7.1.116", (gpu,)))
     assert found["TensorRT"]["found"] == "tensorrt_rtx 1.7.1.116, usable"
     assert found["GPU 0"]["found"] == "NVIDIA Test, 16384 MiB, compute capability 8.9"
+
+
+def test_a_kernel_without_a_jail_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jail, "problem", lambda: "the kernel has no Landlock")
+    found = _found(monkeypatch)["jail for foreign code"]
+    assert found["found"] == "the kernel has no Landlock"
+    assert found["remedy"] == "models that are code (pickles) are not converted"
+    monkeypatch.setattr(jail, "problem", lambda: "")
+    monkeypatch.setattr(jail, "landlock_version", lambda: 7)
+    assert _found(monkeypatch)["jail for foreign code"]["found"] == "Landlock 7 and filters of system calls"
 
 
 def test_swap_and_a_small_tmpfs_are_gaps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
