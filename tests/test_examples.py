@@ -1,7 +1,10 @@
 """The examples in examples/embed do what they say."""
 
 import importlib
+import os
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,18 @@ def test_the_fastapi_application_answers(monkeypatch: pytest.MonkeyPatch) -> Non
         assert answer.status_code == 200
         assert 0 <= answer.json()["label"][0] <= 9
         assert client.post("/digits", json={"pixels": [0.0] * 3}).status_code == 422
+
+
+def test_the_demo_and_the_server_install_what_they_need_and_no_more(tmp_path: Path) -> None:
+    """U3: they installed all that the tests need, 1.5 GB, and printed nothing meanwhile."""
+    make = shutil.which("make") or pytest.skip("make is not installed")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    for target in ("demo", "serve"):
+        command = [make, "--dry-run", target, f"VENV={tmp_path}/new", f"PYTHON={sys.executable}"]
+        printed = subprocess.check_output(command, cwd=EMBED.parents[1], env=variables, text=True)
+        assert "2 of 2: installing" in printed
+        assert printed.count("pip install") == 1
+        assert "dev]" not in printed
 
 
 def test_the_pipelines_read_digits_and_leave_nothing_loaded(capsys: pytest.CaptureFixture[str]) -> None:

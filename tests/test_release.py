@@ -78,6 +78,7 @@ def test_it_builds_every_distribution_that_the_tests_build(workflow: dict[Any, A
 
 
 def test_a_pull_request_must_pass_what_lands_on_every_supported_python() -> None:
+    """U17: there was none."""
     checks = yaml.safe_load((TREE / ".github/workflows/pull_request.yml").read_text())
     assert "pull_request" in checks[True]
     assert "pull_request_target" not in checks[True], "code of others would run with our rights"
@@ -90,6 +91,7 @@ def test_a_pull_request_must_pass_what_lands_on_every_supported_python() -> None
 
 
 def test_every_issue_form_asks_for_something_and_leads_weaknesses_elsewhere() -> None:
+    """U17: there were none."""
     forms = [yaml.safe_load(file.read_text()) for file in sorted((TREE / ".github/ISSUE_TEMPLATE").glob("*.yml"))]
     assert len(forms) == 2
     for form in forms:

@@ -68,6 +68,7 @@ class Starting(Agent):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_left_its_group_and_its_parent_ends_with_a_server_that_is_killed(way: str, tmp_path: Path) -> None:
+    """L22: such processes lived on after a server that was killed."""
     file = tmp_path / "pid"
     for name, text in (("starting/agent.py", AGENT), ("m/config.pbtxt", config(file)), ("m/1/model.py", "")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

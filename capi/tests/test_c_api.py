@@ -150,6 +150,7 @@ class TritonPythonModel:
 
 
 def test_handles_in_use_can_be_deleted(installed: Path, compile_c: Any, tmp_path: Path) -> None:
+    """C3: nor does a refused submit leave the answer of the one before."""
     model, pipe = tmp_path / "repository" / "held", tmp_path / "pipe"
     os.mkfifo(pipe)
     shutil.copytree(REPOSITORY / "echo", model)

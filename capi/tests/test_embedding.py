@@ -105,16 +105,19 @@ def test_a_request_that_does_not_fit_is_refused_and_stays_the_callers(tour: list
 
 
 def test_a_request_can_be_deleted_as_soon_as_its_last_response_has_come(tour: list[str]) -> None:
+    """C1: as programs for Triton do."""
     assert lines(tour, "delete after the last response: ") == ["ok"]
     assert lines(tour, "delete it again: ") == ["Invalid argument: the request was deleted"]
 
 
 def test_of_data_for_host_policies_only_that_of_the_cpu_counts(tour: list[str]) -> None:
+    """C2: it was appended to the rest."""
     (answer,) = lines(tour, "response: identity 1 'policies' ")
     assert answer.startswith("OUTPUT0 FP32[4] 3 4 1 2")
 
 
 def test_the_inputs_are_checked_before_the_callbacks(tour: list[str]) -> None:
+    """C7: as in Triton."""
     (long,) = lines(tour, "without callbacks, too long: ")
     assert "input byte size mismatch for input 'INPUT0'" in long
     assert lines(tour, "without callbacks: ") == ["Invalid argument: the request has no response callback"]
@@ -160,7 +163,7 @@ def test_metrics_repositories_load_parameters_and_the_log(embed: Path, repositor
     (tmp_path / "inner" / "1").mkdir(parents=True)
     config = 'backend: "identity"\n' + TENSORS.format("FP32").replace("-1", "4").replace("{{", "{").replace("}}", "}")
     (tmp_path / "inner" / "config.pbtxt").write_text(config)
-    assert run(embed, "operate", repository, tmp_path) == [
+    assert run(embed, "operate", repository, tmp_path) == [  # C6: the first three
         "described in another way: ok",
         "of another kind: Already exists: metric family 'my_times' exists with another kind: HISTOGRAM",
         "no arguments deleted: ok",

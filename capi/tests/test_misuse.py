@@ -54,6 +54,7 @@ def run(program: Path, *before: str, **environment: str) -> str:
 
 
 def test_the_headers_have_all_functions_and_the_library_exports_them(capi: Path) -> None:
+    """C9: and exports nothing else."""
     headers = [capi / "include" / "triton" / "core" / name for name in ("tritonserver.h", "tritonrepoagent.h")]
     assert [len(functions(header)) for header in headers] == [172, 12]
     if shutil.which("nm") is None:

@@ -122,6 +122,7 @@ def test_an_agent_moves_the_model_and_what_it_acquired_goes_with_the_model(nativ
 
 
 def test_after_a_failed_load_an_agent_can_release_what_it_acquired(native: Any, compile_c: Any) -> None:
+    """C5: it was refused as in use."""
     compile_c.agent("curious_agent.c", "curious", native.agents)
     native.load("curious", parameters='parameters { key: "do" value: "relocate" }').fail(RuntimeError())
     assert native.answers()[-1] == "release: released"
@@ -129,6 +130,7 @@ def test_after_a_failed_load_an_agent_can_release_what_it_acquired(native: Any, 
 
 
 def test_where_the_configuration_was_left_behind_the_next_agent_sees_an_empty_one(native: Any, compile_c: Any) -> None:
+    """C4: as in Triton."""
     for name in ("first", "second"):
         compile_c.agent("curious_agent.c", name, native.agents)
     chain = native.load("first", "second", parameters='parameters { key: "do" value: "leave the configuration" }')

@@ -94,6 +94,7 @@ def test_no_placeholder_is_left(made: Made) -> None:
 
 
 def test_it_requires_nothing_that_somebody_else_could_register(made: Made) -> None:
+    """U16: pip would install what has that name."""
     project = tomllib.loads((made.directory / "pyproject.toml").read_text())["project"]
     required = [
         *project["dependencies"],

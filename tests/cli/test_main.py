@@ -20,6 +20,7 @@ _ROOM: Final = 64
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])
 def test_it_prints_its_version(flag: str) -> None:
+    """U12: there was none."""
     result = CliRunner().invoke(program, [flag])
     assert (result.exit_code, result.output) == (0, f"repoagent {version('repoagent-core')}\n")
 

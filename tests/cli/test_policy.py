@@ -78,6 +78,7 @@ def test_explain_a_model_that_no_rule_is_for(file: Path) -> None:
 def test_explain_takes_the_path_of_a_model_as_the_model(
     file: Path, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """U2: it took the path as a name, and said that no agent runs."""
     (tmp_path / "models" / "fraud-eu" / "1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(policy, ["explain", path, "--agent-policy", str(file)])

@@ -38,6 +38,7 @@ def test_a_share_is_a_bar_and_an_unknown_total_a_number(line: ProgressLine, stre
 def test_bytes_come_with_their_rate_and_the_time_that_is_left(
     line: ProgressLine, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """U14: there were no bytes, no rate and no time left."""
     clock = iter([0.0, 0.0, 2.0, 2.0, 2.0, 2.0])
     monkeypatch.setattr("repoagent.cli.progress.time.monotonic", lambda: next(clock))
     for done in (100_000_000, 1_300_000_000):

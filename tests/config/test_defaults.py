@@ -24,6 +24,7 @@ def test_the_files_tell_the_backend_when_the_config_does_not(
 
 
 def test_the_end_of_the_name_tells_the_backend_when_nothing_else_does() -> None:
+    """P26: the file's name was missing where there was no file."""
     config = normalize(default_config("m.identity"), files=["model.identity"])
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
     config = normalize(default_config("m.identity"))

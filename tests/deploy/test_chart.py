@@ -209,6 +209,7 @@ def test_both_protocols_have_tls_with_the_files_of_its_secret(
 def test_values_that_cannot_work_are_refused_with_the_reason(
     render: Render, settings: tuple[str, ...], reason: str
 ) -> None:
+    """U6: they rendered silently."""
     with pytest.raises(subprocess.CalledProcessError) as refused:
         render(*settings)
     assert reason in refused.value.stderr
@@ -230,6 +231,7 @@ def test_other_ways_to_protect_a_server_and_to_bring_models_are_taken(
 
 
 def test_the_schema_has_every_value_and_no_other(deploy: Path) -> None:
+    """U6: a typo is refused."""
     chart = deploy / "helm" / "repoagent"
     schema = json.loads((chart / "values.schema.json").read_text())
     values = yaml.safe_load((chart / "values.yaml").read_text())

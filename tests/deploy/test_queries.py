@@ -229,7 +229,7 @@ def test_promtool_reads_the_page_and_complains_of_names_of_triton_alone(
 
 
 def test_no_model_can_name_a_metric_as_the_server_does(text: str) -> None:
-    """It would break the page, or speak for other models."""
+    """C6: difference 13. It would break the page, or speak for other models."""
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     assert "nv_inference_count" in names
     for name in names:

@@ -26,6 +26,7 @@ def _service(unit: Path) -> configparser.SectionProxy:
 def test_the_server_takes_its_flags_and_stops_in_time(
     unit: Path, flags_of: Callable[[list[str]], dict[str, Any]], tmp_path: Path
 ) -> None:
+    """U12: a page named a unit, and there was none."""
     service = _service(unit)
     program, command, *flags = shlex.split(service["ExecStart"])
     assert (Path(program).name, command) == ("repoagent", "serve")

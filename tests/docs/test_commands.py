@@ -251,6 +251,7 @@ def kinds(page: Any) -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the pages ask with curl, which is not installed")
 def test_the_commands_of_a_page_run(page_to_run: str, pages: dict[str, Any], shell: Shell) -> None:
+    """U1: one command of a page did not exist."""
     if PREPARE[page_to_run]:
         for line in _split(PREPARE[page_to_run]):
             shell.run(line)

@@ -60,7 +60,7 @@ def test_every_case_is_recorded(life_cycles: ModuleType) -> None:
 def test_what_differs_from_a_stock_server_has_a_number(
     name: str, life_cycles: ModuleType, tmp_path: Path, pages: dict[str, Any]
 ) -> None:
-    """Each step of a case is as recorded, or its difference has numbers in the list; and none has without differing."""
+    """L19: each step of a case is as recorded, or its difference has numbers in the list, and none has without one."""
     (case,) = (case for case in life_cycles.CASES if case.name == name)
     (tmp_path / "agents" / "calls").mkdir(parents=True)
     (tmp_path / "agents" / "calls" / "agent.py").write_text(life_cycles.PYTHON_AGENT)

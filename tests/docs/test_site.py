@@ -35,6 +35,7 @@ def test_every_entry_of_the_navigation_is_a_page(site: dict[str, Any], tree: Pat
 
 
 def test_what_an_operator_reads_is_below_operate_and_every_entry_says_what_it_is(tree: Path) -> None:
+    """U13: it was below "Agents"."""
     nav = tomllib.loads((tree / "docs/site/zensical.toml").read_text())["project"]["nav"]
     parts = {name: entries for part in nav for name, entries in part.items() if not isinstance(entries, str)}
     sections = {name: _targets(entries) for name, entries in parts.items()}

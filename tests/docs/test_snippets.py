@@ -42,6 +42,7 @@ def test_every_block_has_a_kind_that_is_looked_at(pages: dict[str, Any]) -> None
 
 
 def test_every_model_configuration_can_be_read_and_its_agents_know_their_parameters(pages: dict[str, Any]) -> None:
+    """U1: of every page."""
     shown = list(_blocks(pages, "pbtxt"))
     assert len(shown) > 12
     for page, text in shown:

@@ -338,6 +338,7 @@ def test_a_name_from_a_package_and_the_directory_is_an_error_that_names_both(
 def test_a_name_that_the_operator_prefers_is_that_of_the_directory_and_never_that_of_a_package(
     install_package: Install, directory: Path
 ) -> None:
+    """C8: a native `checksum` could not load beside ours."""
     offer(install_package)
     registry = AgentRegistry(directory, preferred=("stamp",), group=GROUP)
     with pytest.raises(AgentNotFoundError):

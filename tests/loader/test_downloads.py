@@ -56,6 +56,7 @@ def run(tmp_path: Path) -> Iterator[Callable[[Work], Mapping[str, bytes]]]:
 
 
 def test_a_file_is_downloaded_with_its_digest_through_the_cache(run: Any, server: FileServer) -> None:
+    """U15: and the report counts it."""
     found: dict[str, str] = {}
     digest = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
 

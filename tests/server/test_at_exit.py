@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from repoagent.server.at_exit import _Running
+from tests.onnx_models import perceptron, save_model
 
 AGENT = """
 from repoagent.api import Agent
@@ -166,6 +167,25 @@ def test_a_server_that_a_forked_child_starts_ends_with_the_child(program: Progra
         """
     )
     assert program.actions == LIFE * 2
+
+
+@pytest.mark.slow
+def test_a_forked_child_with_an_onnx_model_can_end(program: Program) -> None:
+    """C12: by `_exit`, as the pages say. `sys.exit` waits for threads of ONNX Runtime that are not in the child."""
+    path = program.directory / "models" / "onnx" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    save_model(perceptron(), path)
+    program.run(
+        """
+        import numpy
+        x = numpy.ones((2, 8), numpy.float32)
+        list(server.model("onnx").infer(inputs={"x": x}))
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        """
+    )
 
 
 class Failing:

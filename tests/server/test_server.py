@@ -423,6 +423,7 @@ def failing(tmp_path: Path) -> Path:
 def test_a_load_that_fails_is_one_line_at_error_with_the_whole_reason(
     failing: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """U9: it was four or five."""
     with (
         Server(model_repository=failing, model_control_mode=EXPLICIT) as server,
         pytest.raises(RepoAgentError) as error,
@@ -436,6 +437,7 @@ def test_a_load_that_fails_is_one_line_at_error_with_the_whole_reason(
 def test_an_error_of_a_load_has_its_kind_and_no_frames_of_the_server(
     failing: Path, name: str, kind: type[Exception] | None
 ) -> None:
+    """U10: a key that is missing was an internal error with a hundred lines."""
     with Server(model_repository=failing, model_control_mode=EXPLICIT) as server:
         with pytest.raises(InternalError) as caught:
             server.load(name)
@@ -447,6 +449,7 @@ def test_an_error_of_a_load_has_its_kind_and_no_frames_of_the_server(
 
 
 def test_a_notebook_shows_states_reasons_and_the_agents_of_a_load(failing: Path, make_server: MakeServer) -> None:
+    """U10: they had bare reprs, and there was no progress."""
     seen: list[Progress] = []
     server = make_server(
         model_repository=[failing, make_server().options.model_repository],

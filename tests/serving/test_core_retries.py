@@ -130,6 +130,7 @@ def test_a_model_in_two_repositories_has_state_and_reason_in_the_index(
 def test_a_loaded_model_that_comes_to_lie_in_two_repositories_serves_on_and_then_has_the_reason(
     new_core: CoreMaker, write_model: ModelWriter, repository: Path, tmp_path: Path, mode: ControlMode
 ) -> None:
+    """L21: the index said only "unloaded"."""
     write_model("m", {1: "1"})
     other = tmp_path / "other"
     other.mkdir()

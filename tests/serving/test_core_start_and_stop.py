@@ -277,6 +277,7 @@ def test_with_exit_on_error_off_a_repository_that_is_not_there_yet_is_waited_for
     caplog: pytest.LogCaptureFixture,
     mode: ControlMode,
 ) -> None:
+    """L30: the server ended."""
     monkeypatch.setattr("repoagent.serving.core.AGAIN_SECONDS", 0.01)
     write_model("near", {1: "1"})
     late = tmp_path / "late"

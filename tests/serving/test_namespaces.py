@@ -197,6 +197,7 @@ def test_an_ensemble_is_linked_again_when_a_loaded_member_moves(
     mode: ControlMode,
     at_once: bool,
 ) -> None:
+    """L28: as a reload of a member does."""
     write(1, "a", "10")
     write(0, "e", ensemble_config(("a", {"x": "x"}, {"y": "y"})))
     core = new_namespaced(control_mode=mode, poll_seconds=3600, startup_models=("e",))

@@ -112,6 +112,7 @@ def test_polling_follows_the_other_repositories(
 def test_a_load_that_a_store_fails_may_be_tried_again_and_names_the_cause(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
+    """L23: it was an error of the client without a cause."""
     read = S3FileSystem._cat_file
 
     async def fail(self: S3FileSystem, path: str, **more: Any) -> bytes:

@@ -77,6 +77,7 @@ def test_write_again_replaces_the_digest_file_and_leaves_nothing_else(model: Pat
 
 
 def test_a_digest_file_outside_covers_all_of_the_model(model: Path, tmp_path: Path) -> None:
+    """U1: a page's command, which did not work."""
     run("write", model)
     trusted = tmp_path / "etc" / "fraud.SHA256SUMS"
     trusted.parent.mkdir()

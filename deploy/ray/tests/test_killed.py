@@ -191,7 +191,7 @@ def test_what_a_killed_replica_left_in_workspaces_goes_with_the_next_start(app: 
 
 
 def test_a_replica_that_is_stopped_is_replaced(world: World) -> None:
-    """It has its connections and answers nothing: only Ray's health check can tell."""
+    """L27: it has its connections and answers nothing: only Ray's health check can tell."""
     world.model("still", 1.0)
     app = world.run(min_replicas=1, models_per_replica=1, health_check_period_s=1, health_check_timeout_s=1)
     assert app.ask("still").status_code == 200

@@ -178,6 +178,7 @@ def _cut(folder: Path) -> None:
             _encrypt_weights,
             "1: has no *.safetensors file: model.safetensors.age is encrypted; name the agent 'decrypt'",
         ),
+        # M12: the line did not say what the file is, nor which models there are.
         (_to_gguf, "1: has no *.safetensors file: model.gguf is a GGUF file; take the checkpoint that it was made of"),
         (_cut, "cut short"),
         (lambda folder: _change(folder, hidden_size=128), "config.json makes it"),

@@ -163,6 +163,7 @@ def test_min_tokens_holds_back_every_end_token_of_a_model(core: ServingCore, wri
 def test_more_texts_than_fit_run_as_they_fit(
     core: ServingCore, write_llm: WriteModel, parameters: dict[str, int], stream: bool
 ) -> None:
+    """M2: they were refused."""
     write_llm(**parameters)
     core.load("m")
     wishes: dict[str, Any] = {"max_tokens": 20, "num_return_sequences": 8, "top_k": 50, "seed": 7}

@@ -97,6 +97,7 @@ def test_textthat_never_become_a_character_do_not_wait_for_ever() -> None:
 def test_a_byte_that_is_no_character_is_seen_behind_a_prompt_that_ends_with_one(
     make: Callable[[], Any], new: list[int]
 ) -> None:
+    """M10: it vanished."""
     tokenizer = Tokenizer(make())
     ids = {text: token for token, text in enumerate(token_bytes(tokenizer.vocabulary(1 << 20), tokenizer.to_json()))}
     prompt, tokens = [ids[b"\xe3"]], [ids[bytes([byte])] for byte in new]

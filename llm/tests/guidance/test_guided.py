@@ -128,6 +128,8 @@ _TAG = {"structures": [{"begin": "<t>", "schema": {"type": "object"}, "end": "</
             ['{"a":1}', '{"a": 1, "b": 2}'],
             ['{"a":  1}', '{ "a":1}', '{"a":1 }'],
         ),
+        # M5: a name that is written twice counts twice, as the page states.
+        (Kind.JSON_SCHEMA, '{"type": "object", "minProperties": 2}', ['{"a":1,"a":2}', '{"a":1,"b":2}'], ['{"a":1}']),
         (Kind.JSON_SCHEMA, json.dumps(_ANY_SPACE), ['{"a":1}', '{ "a"  :\n1 }'], ['{"a":1']),
         (Kind.STRUCTURAL_TAG, json.dumps(_TAG), ['so <t>{"a": 1}</t>'], ['<t>{ "a":1}</t>', '<t>{"a":  1}</t>']),
         (Kind.REGEX, r"\d[\d,]\w\D", ["1,b!", "12_é"], ["\u0663,b!", "1\u0663b!", "1,é!", "1,b2"]),
@@ -139,6 +141,7 @@ _TAG = {"structures": [{"begin": "<t>", "schema": {"type": "object"}, "end": "</
 def test_what_a_guide_lets_a_model_write(
     tokenizer: Tokenizer, kind: Kind, guide: str | None, may: list[str], may_not: list[str]
 ) -> None:
+    """M1, M9: compact JSON, and ASCII where a pattern has a class."""
     guides = create_guides(_config(tokenizer), tokenizer.get_vocab_size(), [0])
     assert guides is not None
 

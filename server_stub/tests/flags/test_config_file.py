@@ -160,6 +160,7 @@ def test_a_variable_of_no_flag_is_noted(parse: Any, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_a_file_may_not_say(parse: Any, write: Any, text: str, message: str) -> None:
+    """U11: another flag was proposed for `http-tls-cert`."""
     with pytest.raises(click.UsageError, match=re.escape(message)) as error:
         parse(write(text))
     assert _HIDDEN not in str(error.value), "a value may be a secret"

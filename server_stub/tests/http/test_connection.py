@@ -367,6 +367,7 @@ def test_a_client_that_leaves_has_its_request_cancelled(core: Any, connect: Conn
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_client_that_only_stops_sending_is_answered(connect: Connect, count: int) -> None:
+    """F16: as `nc -N` does."""
     connection = connect()
     connection.sendall(_infer() * count)
     connection.shutdown(socket.SHUT_WR)

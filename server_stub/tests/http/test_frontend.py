@@ -45,6 +45,7 @@ def test_a_port_that_needs_rights_is_not_called_in_use(core: Any, monkeypatch: p
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("socket.socket.bind", refuse)
+    # U11: it said that the port is in use.
     with pytest.raises(UnavailableError, match="may not listen on port 80; choose a port from 1024 on"):
         HttpFrontend(Endpoint(port=80), api_service(core)).bind()
 

@@ -51,7 +51,7 @@ def _in_another_application(response: Response) -> bytes:
 
 @pytest.mark.parametrize("write", [_whole, _in_pieces, _in_another_application])
 def test_every_429_and_503_says_when_to_come_again(write: Callable[[Response], bytes]) -> None:
-    """Whatever makes the answer: these three are the only ways out."""
+    """F22: whatever makes the answer: these three are the only ways out."""
     for status in HTTPStatus:
         head = write(Response(status.value, b"{}")).lower()
         assert (b"retry-after: 1\r\n" in head) == (status in (429, 503)), status

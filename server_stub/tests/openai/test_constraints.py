@@ -59,6 +59,7 @@ def elmbrook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     ids=["schema", "required", "named", "guided", "structured"],
 )
 def test_json_of_a_chat_ends(elmbrook: OpenAI, question: str, wishes: dict[str, Any]) -> None:
+    """M1: white space without end took all of max_tokens."""
     made: Any = elmbrook.chat.completions.create(
         model="elmbrook", messages=user(question), temperature=0, max_tokens=120, **wishes
     )
@@ -84,6 +85,7 @@ def test_json_of_a_chat_ends(elmbrook: OpenAI, question: str, wishes: dict[str, 
 def test_fields_of_other_servers_that_guide_a_text_are_obeyed(
     elmbrook: OpenAI, wishes: dict[str, Any], texts: set[str], chat: bool
 ) -> None:
+    """M3: they were ignored, with status 200."""
     asked: dict[str, Any] = {"model": "elmbrook", "temperature": 0, "max_tokens": 60, "extra_body": wishes}
     if chat:
         text = elmbrook.chat.completions.create(messages=user("1"), **asked).choices[0].message.content
@@ -93,6 +95,8 @@ def test_fields_of_other_servers_that_guide_a_text_are_obeyed(
 
 
 def test_words_and_tokens_may_be_allowed_or_forbidden(client: OpenAI, token: Token) -> None:
+    """M3: they were ignored, with status 200."""
+
     def text(**wishes: Any) -> str:
         return str(client.completions.create(prompt="47+85:", max_tokens=8, extra_body=wishes, **SURE).choices[0].text)
 
@@ -132,6 +136,7 @@ def test_words_and_tokens_may_be_allowed_or_forbidden(client: OpenAI, token: Tok
 def test_what_cannot_be_obeyed_is_refused_by_name(
     client: OpenAI, wishes: dict[str, Any], field: str | None, code: str | None
 ) -> None:
+    """M3: it was ignored, with status 200."""
     with pytest.raises(BadRequestError) as caught:
         client.completions.create(prompt="1", extra_body=wishes, **SURE)
     assert (caught.value.param, caught.value.code) == (field, code)
@@ -139,12 +144,14 @@ def test_what_cannot_be_obeyed_is_refused_by_name(
 
 @pytest.mark.parametrize("prompt", ["1" * 5000, [5] * 5000, "1" * 200_000])
 def test_a_prompt_that_is_too_long_has_openais_code(client: OpenAI, prompt: Any) -> None:
+    """M7: the code was null."""
     with pytest.raises(BadRequestError, match=r"the prompt has .*, and the model takes at most") as caught:
         client.completions.create(prompt=prompt, **SURE)
     assert caught.value.code == "context_length_exceeded"
 
 
 def test_as_many_choices_as_the_page_promises(client: OpenAI) -> None:
+    """M2: more than the batch size were refused."""
     made = client.chat.completions.create(model="narrow", messages=user("1"), n=3, max_tokens=2, temperature=2)
     assert [choice.index for choice in made.choices] == [0, 1, 2]
     many = client.completions.create(model="sums", prompt="1", n=128, max_tokens=2, temperature=2)
@@ -154,6 +161,7 @@ def test_as_many_choices_as_the_page_promises(client: OpenAI) -> None:
 
 
 def test_no_alternatives_leave_the_token_that_was_chosen(client: OpenAI) -> None:
+    """M11: the answer had {}."""
     table = client.completions.create(prompt="1+1:", logprobs=0, max_tokens=3, **SURE).choices[0].logprobs
     assert table is not None
     assert table.top_logprobs == [
@@ -162,6 +170,7 @@ def test_no_alternatives_leave_the_token_that_was_chosen(client: OpenAI) -> None
 
 
 def test_the_metadata_of_a_model_are_made_once(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M13: every chat made them."""
     client.completions.create(prompt="1", max_tokens=1, **SURE)
     made: list[object] = []
     monkeypatch.setattr(served_model, "model_metadata", lambda *given: made.append(given))

@@ -184,7 +184,7 @@ def test_without_the_demand_a_full_disk_stops_nothing(world: Any, log: Path, ser
 def test_a_kill_while_the_disk_is_full_does_not_take_away_the_count_of_lost_events(
     log: Path, serve: Callable[..., Any]
 ) -> None:
-    """A count that only the process has is gone with it, and the log looks complete (L25)."""
+    """L25: a count that only the process has is gone with it, and the log looks complete."""
     server = serve()
     lines = len(documents(log))
     full(server.process.pid, log.stat().st_size).__enter__()
@@ -317,6 +317,7 @@ def test_a_hangup_after_a_rename_begins_a_new_file(world: Any, log: Path, serve:
 
 
 def test_a_hangup_without_a_log_stops_the_server_as_sigterm_does(world: Any) -> None:
+    """L24: the process died without the last calls of agents."""
     plain = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
     server = world.serve(before=[sys.executable, "-c", plain])  # nohup has had it ignored
     assert server.load("plain").status_code == 200

@@ -103,6 +103,7 @@ def test_a_signal_during_the_start_cancels_it(world: "World") -> None:
 def test_agents_that_never_return_cannot_keep_the_server_from_stopping(
     world: "World", in_background: InBackground
 ) -> None:
+    """L26: who waits for such a load gets an answer."""
     gates = {name: world.gate() for name in ("stuck", "held")}
     world.agent("agent")
     for name, gate in gates.items():

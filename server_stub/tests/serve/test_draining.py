@@ -44,6 +44,7 @@ def test_while_it_drains_the_server_is_not_ready_and_loses_no_request(world: "Wo
 
 
 def test_a_second_signal_ends_the_delay_and_a_third_one_the_process(world: "World") -> None:
+    """L19: a second signal skipped the last calls of agents; difference 47."""
     gate = world.gate()
     world.agent("agent")
     world.model("kept", [("agent", {"block": f"UNLOAD {gate.port}"})])

@@ -160,6 +160,7 @@ def test_a_tmpfs_that_fills_up_refuses_the_load_and_the_next_one_has_the_room(wo
 def test_a_workspace_that_is_removed_under_the_server_is_made_again_and_the_metric_tells_if_it_cannot(
     world: "World",
 ) -> None:
+    """L17: a cleaner of /tmp must not end all later loads."""
     world.agent("agent")
     for name in ("first", "second"):
         world.model(name, [("agent", {"copy": "LOAD disk"})])

@@ -68,6 +68,7 @@ class TritonPythonModel:
 @pytest.mark.parametrize("execution", ["process", "in-process"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_model_has_started_ends_with_the_server(world: "World", execution: str, number: int) -> None:
+    """L22, P21: whatever way it was started, and whatever signal ends the server."""
     directory = world.models / "starting"
     (directory / "1").mkdir(parents=True, exist_ok=True)
     found = world.root / f"started-{execution}-{number}.json"

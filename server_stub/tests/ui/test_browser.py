@@ -73,6 +73,7 @@ def test_the_models_with_states_and_reasons(open_page: Callable[..., Any], page:
 
 
 def test_the_way_back_from_a_model(open_page: Callable[..., Any], page: Page) -> None:
+    """U8: there was none."""
     tab = open_page(page.url + "#/models/good")
     tab.get_by_role("link", name="All models").click()
     expect(tab.get_by_role("heading", name="Models", level=2)).to_be_visible()
@@ -161,6 +162,7 @@ def test_all_by_keyboard(open_page: Callable[..., Any], page: Page) -> None:
 
 
 def test_no_screen_needs_no_scrolling_sideways(open_page: Callable[..., Any], page: Page) -> None:
+    """U8: from a telephone to a wide screen, light and dark."""
     for path, width in product(("", "#/models/good", "#/models/wrong"), (360, 768, 1280)):
         tab = open_page(page.url + path, width=width)
         expect(tab.get_by_role("heading", level=2)).to_be_visible()

@@ -142,6 +142,7 @@ def test_a_form_that_can_be_read_in_two_ways_ends_its_connection(ways: Ways, for
 
 @pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip", b"xchunked"])
 def test_a_transfer_coding_that_is_not_supported_is_said_to_be_that(ways: Ways, codings: bytes) -> None:
+    """F17: it was accepted and ignored."""
     statuses, _ = _answers(ways, _post(b"Transfer-Encoding: %b\r\n" % codings, _END + _HIDDEN), _LAST)
     assert statuses == [501]
 

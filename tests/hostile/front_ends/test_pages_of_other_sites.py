@@ -21,6 +21,7 @@ def test_a_site_whose_name_resolves_to_this_machine_reads_nothing(ways: Any, hos
 
 
 def test_a_second_host_header_hides_nothing(ways: Any) -> None:
+    """F18: 400, not 403 with advice."""
     with socket.create_connection(ways.address) as connection:
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
         assert connection.makefile("rb").readline().split()[1] == b"400"  # F18

@@ -211,6 +211,7 @@ def classifier() -> bytes:
 def test_outputs_that_cannot_be_served_are_left_out_with_a_warning(
     open_model: Any, classifier: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """U5: skl2onnx writes them by default."""
     answer = open_model(classifier).run({"x": Tensor.of(np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32))}, ())
     assert {name: tensor.array.tolist() for name, tensor in answer.items()} == {"label": [0, 1]}
     assert [record.getMessage() for record in caplog.records if "zipmap" in record.getMessage()] == [

@@ -356,7 +356,7 @@ def test_the_last_answer_has_the_final_flag_if_no_step_is_left(
     new_sender: Any,
     together: bool,
 ) -> None:
-    """As under Triton: clients get empty answers only if they ask for them."""
+    """P18: as under Triton: clients get empty answers only if they ask for them."""
     code = STREAM.replace("send(flags=", "send(pb_utils.InferenceResponse([tensor]), ") if together else STREAM
     write_python("stream", "", code=code, extra=" model_transaction_policy { decoupled: true }")
     write_model("e", {}, ensemble_config(("stream", {"x": "x"}, {"y": "y"})))

@@ -77,6 +77,7 @@ def test_more_instances_are_made_beside_those_that_serve(
 def test_the_configuration_that_is_shown_can_be_sent_with_other_instances(
     new_core: CoreMaker, write_model: ModelWriter, scripted: Any, scheduler: str
 ) -> None:
+    """L29: only the instances change."""
     write_model("m", {1: "1"}, text(1, scheduler))
     core = new_core()
     core.load("m")

@@ -44,6 +44,7 @@ def test_a_mapped_model_that_is_gone_is_none(repository: Repository) -> None:
 
 
 def test_a_directory_has_every_name_that_it_is_given_and_may_keep_its_own(repository: Repository) -> None:
+    """L31: only the last name existed."""
     mapped = MappedRepository(repository, [("first", "a"), ("first", "first"), ("first", "b"), ("second", "second")])
     assert mapped.model_names() == ["a", "b", "first", "second"]
     sources = [mapped.model(name) for name in mapped.model_names()]

@@ -25,6 +25,7 @@ def test_a_model_is_found_wherever_it_lies(both: RepositorySet, tmp_path: Path) 
 
 
 def test_a_model_in_two_places_is_refused_with_the_numbers_of_both(both: RepositorySet) -> None:
+    """L20: clients read which two, and no URL."""
     with pytest.raises(InvalidArgumentError, match="it is in the repositories 1 and 2, counted as"):
         both.find("shared")
 
@@ -90,6 +91,7 @@ def test_a_repository_that_does_not_exist_is_not_added(both: RepositorySet, tmp_
 def test_a_repository_that_is_given_twice_counts_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, again: str
 ) -> None:
+    """L18: every model of it was refused as being in two."""
     (tmp_path / "one" / "a").mkdir(parents=True)
     (tmp_path / "link").symlink_to("one")
     spelled = again.format(tmp_path) if "{}" in again else f"{tmp_path}/{again}"
@@ -104,6 +106,7 @@ def test_a_repository_that_is_given_twice_counts_once(
 
 
 def test_a_mapped_name_wins_over_one_that_is_not(both: RepositorySet, tmp_path: Path) -> None:
+    """L31: the unmapped one was loaded, silently."""
     (tmp_path / "three" / "a").mkdir(parents=True)
     both.register(str(tmp_path / "three"), [("a", "a"), ("a", "b"), ("a", "shared"), ("a", "new")])
     assert {both.find(name).location for name in both.names()} == {str(tmp_path / "three" / "a")}

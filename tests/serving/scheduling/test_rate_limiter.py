@@ -326,6 +326,7 @@ def test_busy_models_share_executions_by_their_priorities(
     priorities: tuple[int, int],
     shares: tuple[int, int],
 ) -> None:
+    """P27: two busy models took turns whatever their priorities."""
     write_model("holder", {1: "0"}, LIMITED)
     batching = KINDS[kind].replace("max_batch_size: 4", f"max_batch_size: {together}")
     for name, priority in zip("ab", priorities, strict=True):

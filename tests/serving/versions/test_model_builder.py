@@ -66,6 +66,7 @@ def test_a_model_of_no_known_kind_is_told_with_what_lies_there(builder: ModelBui
 def test_a_model_of_another_framework_is_refused_with_what_to_do(
     builder: ModelBuilder, memory_files: Any, file: str, way: str
 ) -> None:
+    """U4: nothing named the way."""
     with pytest.raises(BuildError, match=rf"version directory 1 of model 'm' holds an? .*{way}.*\({file}; docs"):
         build(builder, builder.configuration("m", None), memory_files({f"1/{file}": b"x"}))
 

@@ -302,6 +302,7 @@ def test_what_a_cleaner_removes_is_made_again_and_said_once(
     confidential: bool,
     whole: bool,
 ) -> None:
+    """L17: a cleaner of /tmp must not end all later loads."""
     place = memory_dir / f"repoagent-{os.geteuid()}" if confidential else tmp_path / "work"
     with roots() as root:
         loaded = root.new("loaded")

@@ -289,6 +289,7 @@ class TritonPythonModel:
 
 
 def test_a_model_may_call_another_one_while_it_is_initialised(run_anywhere: Any) -> None:
+    """P25: Triton refuses it; difference 31."""
     body = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -364,6 +365,7 @@ class TritonPythonModel:
 
 
 def test_the_error_of_another_model_comes_back_as_its_response(run_anywhere: Any) -> None:
+    """P26: the text is the one for clients; difference 31."""
     body = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -544,6 +546,7 @@ class TritonPythonModel:
 def test_every_call_with_something_wrong_raises_what_a_model_can_expect(
     run_anywhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """P19, P20: in process and out of it."""
     model = run_anywhere(WALK.replace("CALLS", repr([call for call, _, _ in WRONG_CALLS])))
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -58,6 +58,7 @@ def test_what_makes_no_sense_is_refused_by_name(server: dict[str, str], model: d
 
 @pytest.mark.parametrize("character", [*";|&$`<>()[]{}\\\"'*?~#!", " ", "\n"], ids=repr)
 def test_a_name_that_tritons_processes_cannot_have_is_refused_for_a_process(character: str) -> None:
+    """P24: as in Triton."""
     model = config()
     model.name = f"m{character}"
     assert not runs_in_process_of_its_own(model, PythonSettings())

@@ -276,6 +276,7 @@ def _count_captures(one: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_runs_of_known_shapes_become_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C11: which kernels they hold, only a GPU can show: row 16 of docs/gpu.md."""
     model = matmul()
     one, theirs = runner(plan(model, rows(1, 8, x=(4,))), GRAPHS), through_onnxruntime(model)
     captured = _count_captures(one, monkeypatch)
@@ -399,6 +400,7 @@ class _Scarce:
 def test_an_instance_for_which_there_is_not_enough_of_something_keeps_nothing(
     depth: int, on_host: tuple[str, ...]
 ) -> None:
+    """C10: a GPU without room leaked streams and slots."""
     platform = new_platform()
     content = plan(reshape(), rows(1, 8, x=(4,)), on_host=on_host) if on_host else plan(matmul(), rows(1, 8, x=(4,)))
     _, model = load(content, "", platform)

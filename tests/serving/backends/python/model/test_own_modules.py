@@ -100,6 +100,7 @@ def test_a_model_finds_itself_also_where_a_directory_outside_has_its_name(
 
 
 def test_an_import_that_needs_a_process_of_its_own_names_it(run_anywhere: Any) -> None:
+    """P22: difference 31."""
     model = run_anywhere("""
 class TritonPythonModel:
     def execute(self, requests):

@@ -326,6 +326,7 @@ class TritonPythonModel:
 def test_a_process_that_the_model_forks_cannot_call_the_server_and_does_no_harm(
     run_in_process_of_its_own: Any,
 ) -> None:
+    """P23: the model's process was killed for it."""
     model = run_in_process_of_its_own(
         """
 import multiprocessing
