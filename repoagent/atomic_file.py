@@ -4,8 +4,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["replace_file"]
-
 
 def replace_file(path: Path, data: bytes, *, private: bool = False) -> None:
     """Put ``data`` into ``path``; with ``private``, for its owner alone.

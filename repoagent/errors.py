@@ -7,33 +7,6 @@ import enum
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
-__all__ = [
-    "AgentError",
-    "AgentNotFoundError",
-    "AgentRefusedError",
-    "AgentUnsupportedError",
-    "AlreadyExistsError",
-    "CancelledError",
-    "ConfigError",
-    "ErrorCode",
-    "InternalError",
-    "InvalidArgumentError",
-    "InvalidTransitionError",
-    "NotFoundError",
-    "OverloadedError",
-    "PromptTooLongError",
-    "RepoAgentError",
-    "StoreUnavailableError",
-    "UnavailableError",
-    "UnknownError",
-    "UnsafePathError",
-    "UnsupportedError",
-    "causes",
-    "described",
-    "error_of",
-]
-
-
 _TEXTS: Final = {"INVALID_ARG": "Invalid argument"}
 
 

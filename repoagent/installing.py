@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["install_hint", "missing_owner", "missing_part"]
-
 _PLACES: Final = {
     "repoagent-core": ".",
     "repoagent-server": "./server_stub",

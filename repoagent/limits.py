@@ -10,8 +10,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
-
 _MIB: Final = 1 << 20
 
 

@@ -9,8 +9,6 @@ import json
 import re
 from typing import Any, Final
 
-__all__ = ["DEEPEST", "check_depth", "read_json", "read_json_object", "read_toml"]
-
 DEEPEST: Final = 100
 """Levels; no format that is read here needs half of them."""
 

@@ -12,8 +12,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["hide", "hide_url", "printable", "public_text", "public_values", "unusable_key_file", "writable"]
-
 logger = logging.getLogger(__name__)
 
 _BEFORE: Final = r"(?<![^\s'\"`(\[<=:,])"

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NAME", "mark", "marked"]
-
 NAME: Final = "REPOAGENT_STARTED_BY"
 _PATIENCE_SECONDS: Final = 60
 _TICK_SECONDS: Final = 0.02

@@ -2,8 +2,6 @@
 
 import enum
 
-__all__ = ["Action", "ArtifactType"]
-
 
 class Action(enum.IntEnum):
     """What the server is doing with the model; numbers as in ``TRITONREPOAGENT_ActionType``."""

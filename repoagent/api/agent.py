@@ -6,8 +6,6 @@ from typing import ClassVar, Final
 from repoagent.api.actions import Action
 from repoagent.api.model import AgentModel, Parameters
 
-__all__ = ["SUPPORTED_API_VERSIONS", "Agent"]
-
 SUPPORTED_API_VERSIONS: Final = frozenset({1})
 
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from repoagent.api.report import LoadReport
 
-__all__ = ["Attestation", "AttestedLoad", "Attestor", "AttestorOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestorOptions:

@@ -15,19 +15,6 @@ from repoagent.beneath import open_beneath
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = [
-    "Conversion",
-    "ConversionJob",
-    "ConversionPlan",
-    "ConversionSource",
-    "Converted",
-    "Converter",
-    "ConverterOption",
-    "Product",
-    "Progressing",
-    "recognized",
-]
-
 _HEAD_BYTES: Final = 4096
 
 Progressing = Callable[[int, int | None, str], None]

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["RemoteFile"]
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:

@@ -30,8 +30,6 @@ import pluggy
 from repoagent.api.actions import Action
 from repoagent.api.report import LoadReport
 
-__all__ = ["HOOKS_VERSION", "PROJECT", "ActionEvent", "CommandSpec", "LoadEvent", "hookimpl", "hookspec"]
-
 HOOKS_VERSION: Final = 1
 PROJECT: Final = "repoagent"
 hookspec: Final = pluggy.HookspecMarker(PROJECT)

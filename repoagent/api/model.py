@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from repoagent.limits import Limits
     from repoagent.web import WebClient
 
-__all__ = ["AgentModel", "Cache", "Parameters", "read_key", "read_token"]
-
 _Key = TypeVar("_Key")
 
 

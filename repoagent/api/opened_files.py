@@ -11,8 +11,6 @@ from repoagent.beneath import list_beneath, read_beneath
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["OpenedFiles", "opened_files"]
-
 _CONFIG: Final = "config.pbtxt"
 _LARGEST_CONFIG: Final = 16 << 20
 _ENVIRONMENT: Final = "EXECUTION_ENV_PATH"

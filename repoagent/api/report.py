@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["ActionReport", "EntryReport", "LoadReport", "amount_text", "html_table", "size_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class ActionReport:

@@ -15,8 +15,6 @@ from repoagent.audit.lines import BEGINNING, Head, LineError, Tail, digest, firs
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.storage.workspaces.locks import FileLock
 
-__all__ = ["AuditFile", "noted_losses"]
-
 logger = logging.getLogger(__name__)
 
 _OPEN: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -13,22 +13,6 @@ from typing import Any, Final
 from repoagent.nested_text import read_json
 from repoagent.public_text import writable
 
-__all__ = [
-    "BEGINNING",
-    "Head",
-    "LineError",
-    "Tail",
-    "canonical",
-    "digest",
-    "first_number",
-    "make_line",
-    "may_begin_line",
-    "plain",
-    "read_line",
-    "read_tail",
-]
-
-
 VERSION: Final = 1
 LONGEST_LINE: Final = 1 << 18
 """Bytes of a line; what is recorded is cut to fit."""

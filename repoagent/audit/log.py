@@ -14,9 +14,6 @@ from repoagent.audit.sink import Actor, AuditError, What, current_actor
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key
 
-__all__ = ["AuditLog", "Note", "NoteWriter", "audit_key"]
-
-
 Note = tuple[str, str, What, Actor]
 
 _PER_SECOND: Final = 100

@@ -8,8 +8,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from repoagent.errors import UnavailableError
 
-__all__ = ["NO_AUDIT", "OPERATOR", "Actor", "Audit", "AuditError", "What", "acting_as", "current_actor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Actor:

@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.audit.lines import BEGINNING, LONGEST_LINE, Head, LineError, digest, read_line
 
-__all__ = ["BrokenChain", "Verdict", "verify"]
-
 _ENOUGH: Final = LONGEST_LINE + 2
 
 

@@ -23,8 +23,6 @@ from repoagent.beneath.opening import open_beneath
 from repoagent.beneath.unchanged import FileState, file_state, wait_for_clock
 from repoagent.errors import UnsafePathError
 
-__all__ = ["KeptDigests"]
-
 _Digests = dict[str, str]
 
 

@@ -21,25 +21,6 @@ from typing import Final, NamedTuple
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = [
-    "DEEPEST",
-    "TreeEntry",
-    "check_depth",
-    "check_file",
-    "held_beneath",
-    "list_beneath",
-    "open_beneath",
-    "open_directory",
-    "read_at_most",
-    "read_beneath",
-    "read_small_file",
-    "read_up_to",
-    "relative_parts",
-    "shown",
-    "status_beneath",
-    "walk_beneath",
-]
-
 _PIECE: Final = 1 << 20
 _SHOWN: Final = 200
 _LINKS: Final = 40

@@ -16,8 +16,6 @@ from typing import Final
 from repoagent.beneath.opening import check_file, open_directory, relative_parts, shown, status_beneath
 from repoagent.errors import UnavailableError
 
-__all__ = ["FileState", "Watched", "file_state", "unchanged", "wait_for_clock"]
-
 _CLOCK_STEP_NS: Final = 20_000_000
 """Two changes within one step of the kernel's clock can have one time: as long as that a change counts as recent."""
 

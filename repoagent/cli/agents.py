@@ -17,9 +17,6 @@ from repoagent.cli.loading import filter_log
 from repoagent.errors import AgentError, AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.installing import install_hint
 
-__all__ = ["TEMPLATES", "Names", "agents", "write_package"]
-
-
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 _LONGEST: Final = 40
 _PLACEHOLDER: Final = re.compile(r"@([a-z]+)@")

@@ -6,8 +6,6 @@ from typing import Final
 
 import click
 
-__all__ = ["audit"]
-
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 

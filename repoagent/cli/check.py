@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from repoagent.loader.loader import Loader
     from repoagent.loader.plugins import PluginManager
 
-__all__ = ["check"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Examined:

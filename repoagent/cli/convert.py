@@ -18,8 +18,6 @@ from repoagent.public_text import printable
 if TYPE_CHECKING:
     from repoagent.loader.converting.registry import Converters
 
-__all__ = ["convert"]
-
 
 def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:

@@ -16,9 +16,6 @@ import click
 
 from repoagent.installing import install_hint
 
-__all__ = ["Finding", "doctor", "examine", "print_version"]
-
-
 _SHOWN: Final = (
     "repoagent-core",
     "repoagent-server",

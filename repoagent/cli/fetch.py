@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from repoagent.loader.loader import Loader
     from repoagent.loader.plan import PlannedAgent
 
-__all__ = ["fetch"]
-
 _AGENT = "fetch"
 _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "tracking")
 

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from repoagent.loader.attesting import AttestSettings
     from repoagent.loader.discovery import AgentRegistry
 
-__all__ = [
-    "PAIR",
-    "BackendSetting",
-    "agent_flags",
-    "agents_from_directory",
-    "limit_flags",
-    "merge_settings",
-    "registry_of",
-    "take_attest_settings",
-    "take_limits",
-]
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 BackendSetting = tuple[str, str, str]

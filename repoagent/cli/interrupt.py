@@ -8,8 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["StopSignals", "interrupt_flag"]
-
 _MESSAGE: Final = b"interrupted: the running step may end in good order; another Ctrl-C stops it at once\n"
 _STOP: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED: Final = _STOP | {signal.SIGUSR1, signal.SIGUSR2}

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from repoagent.loader.loader import Loader
     from repoagent.storage import ModelSource
 
-__all__ = [
-    "load_model",
-    "loader_flags",
-    "open_model",
-    "opened_audit",
-    "require_unload",
-    "show_report",
-    "take_loader_options",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PATH: Final = click.Path(path_type=Path)
 _SAME: Final = (

@@ -20,8 +20,6 @@ from repoagent.errors import RepoAgentError
 from repoagent.installing import install_hint
 from repoagent.public_text import printable
 
-__all__ = ["load", "main", "program", "run"]
-
 _OWN: Final[Mapping[str, CommandSpec]] = {
     "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and create agents."),
     "audit": CommandSpec("repoagent.cli.audit:audit", "Verify the audit log of a server."),

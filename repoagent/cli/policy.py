@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from repoagent.loader.policy import DemandedAgent, Policy, Rule
 
-__all__ = ["policy"]
-
 _file = click.argument("file", type=click.Path(path_type=Path))
 
 

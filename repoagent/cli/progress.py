@@ -14,8 +14,6 @@ from repoagent.api.report import amount_text, size_text
 if TYPE_CHECKING:
     from repoagent.loader.load_context import Progress
 
-__all__ = ["ERASE", "ProgressLine", "progress_line"]
-
 ERASE: Final = "\r\x1b[K"
 """What takes the line away: to the first column, and clear to the end."""
 

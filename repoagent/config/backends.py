@@ -8,21 +8,6 @@ from typing import Final
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.errors import AlreadyExistsError
 
-__all__ = [
-    "BACKEND_OF_PLATFORM",
-    "ENSEMBLE",
-    "MODEL_FILENAMES_GROUP",
-    "PLATFORM_OF_BACKEND",
-    "backend_of",
-    "converter_format",
-    "executed_by",
-    "is_checkpoint",
-    "model_filename",
-    "model_filenames",
-    "platform_of",
-    "way_out",
-]
-
 #: The platform and the backend of a pipeline of other models.
 ENSEMBLE: Final = "ensemble"
 

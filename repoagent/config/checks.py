@@ -27,8 +27,6 @@ from repoagent.config.scheduling_checks import (
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import ConfigError
 
-__all__ = ["batch_tensor_problems", "check", "problems", "tensor_problems"]
-
 
 def check(
     config: ModelConfig,

@@ -10,9 +10,6 @@ from typing import Final
 from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, PLATFORM_OF_BACKEND, backend_of, model_filenames
 from repoagent.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-__all__ = ["AgentEntry", "agent_entries", "default_config", "no_version", "normalize", "select_versions"]
-
-
 _SEQUENCE_IDLE_MICROSECONDS: Final = 1_000_000
 
 

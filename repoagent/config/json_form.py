@@ -16,9 +16,6 @@ from repoagent.config.schema import descriptor_of, enum_of, fields_of, is_agent_
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import ConfigError
 
-__all__ = ["load_relaxed_json", "read_json", "write_json"]
-
-
 _ROOT: Final = ""
 
 

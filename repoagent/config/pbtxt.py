@@ -11,9 +11,6 @@ from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import ConfigError, InvalidArgumentError
 
-__all__ = ["config_variables", "expand", "read_text", "write_text"]
-
-
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
 _UNKNOWN_FIELD: Final = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')

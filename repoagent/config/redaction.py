@@ -11,8 +11,6 @@ from google.protobuf.message import Message
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.schema import is_agent_parameters, is_map, map_fields
 
-__all__ = ["REDACTED", "is_secret", "redact"]
-
 #: What is shown in place of a secret.
 REDACTED: Final = "<redacted>"
 

@@ -20,14 +20,6 @@ from repoagent.config.model_config_pb2 import (
     ModelSequenceBatching,
 )
 
-__all__ = [
-    "dynamic_batching_problems",
-    "ensemble_problems",
-    "instance_group_problems",
-    "sequence_batching_problems",
-    "sequence_state_problems",
-]
-
 
 def instance_group_problems(
     config: ModelConfig, name: str, *, complete: bool, gpus: Collection[int] | None

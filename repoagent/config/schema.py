@@ -11,8 +11,6 @@ from google.protobuf.message import Message
 
 from repoagent.config.model_config_pb2 import ModelRepositoryAgents
 
-__all__ = ["descriptor_of", "enum_of", "fields_of", "is_agent_parameters", "is_map", "map_fields"]
-
 _AGENT_PARAMETER = ModelRepositoryAgents.Agent.Parameter.DESCRIPTOR.full_name
 
 

@@ -4,9 +4,6 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
-__all__ = ["did_you_mean"]
-
-
 _CLOSE: Final = 0.7
 _AS_CLOSE: Final = 0.06
 """By how much a name may be less like the one asked for than the closest, and still be what was meant."""

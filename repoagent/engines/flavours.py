@@ -16,8 +16,6 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint
 
-__all__ = ["CHOICE", "Flavour", "import_tensorrt", "installed", "installed_version", "module_name", "not_installed"]
-
 CHOICE: Final = "REPOAGENT_TENSORRT"
 """The environment variable that chooses a flavour where both are installed: ``tensorrt`` or ``tensorrt_rtx``."""
 

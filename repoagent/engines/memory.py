@@ -2,8 +2,6 @@
 
 from repoagent.engines.protocol import Device, HostMemory, Shape
 
-__all__ = ["Grown", "Pair"]
-
 _ROUND_UP: int = 512
 
 

@@ -12,9 +12,6 @@ from repoagent.engines.protocol import ElementType, Profile, Shape, ShapeRange, 
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 
-__all__ = ["MOST_BYTES", "STATEMENT_SUFFIX", "PlanDescription", "check_digest", "read_subject"]
-
-
 STATEMENT_SUFFIX: Final = ".intoto.json"
 """Behind the name of the plan's file: an in-toto statement."""
 MOST_BYTES: Final = 16 << 20

@@ -11,8 +11,6 @@ from typing import Any, Final
 from repoagent.engines.flavours import Flavour
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["HEADER_SIZE", "Capability", "PlanHeader", "judge"]
-
 HEADER_SIZE: Final = 64
 _MAGIC: Final = {b"vtrt": Flavour.RTX, b"ftrt": Flavour.TENSORRT}
 _LIST_OF_MAGIC: Final = ", ".join(sorted(repr(magic.decode()) for magic in _MAGIC))

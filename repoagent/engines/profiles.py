@@ -7,8 +7,6 @@ from typing import Final
 from repoagent.engines.protocol import Engine, Profile, Shape
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["Profiles"]
-
 _MOST_DIGITS: Final = 9
 """Of the number of a profile; Python refuses to read thousands of them."""
 

@@ -13,25 +13,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Bytes",
-    "Context",
-    "Device",
-    "ElementType",
-    "Engine",
-    "EngineOptions",
-    "Event",
-    "Graph",
-    "GrowingOutput",
-    "HostMemory",
-    "Platform",
-    "Profile",
-    "Shape",
-    "ShapeRange",
-    "Stream",
-    "TensorSpec",
-]
-
 
 class ElementType(enum.Enum):
     """A type under TensorRT's name for it. The value is the size of one element in bits."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from repoagent.errors import AgentRefusedError, CancelledError, InvalidArgumentError, RepoAgentError
 
-__all__ = ["call_agent", "reason_of"]
-
 logger = logging.getLogger("repoagent.loader")
 
 

@@ -16,8 +16,6 @@ from repoagent.loader.candidates import Candidate
 from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.storage.paths.names import is_text
 
-__all__ = ["DEFAULT_DIRECTORY", "NATIVE_GROUP", "directory_candidates", "module_name"]
-
 DEFAULT_DIRECTORY: Final = Path("/opt/tritonserver/repoagents")
 NATIVE_GROUP: Final = "repoagent.native_agents"
 """One entry point: a callable ``(name, library)`` that gives the agent in a library built for Triton."""

@@ -31,9 +31,6 @@ from typing import Final
 from repoagent.errors import InternalError
 from repoagent.storage.secrets.programs import run_program
 
-__all__ = ["EntryModel", "run_child"]
-
-
 _STDERR_LINES: Final = 10
 
 

@@ -9,8 +9,6 @@ from repoagent.errors import AgentError, AgentRefusedError
 from repoagent.loader.agent_calls import call_agent
 from repoagent.loader.candidates import LoadedAgent
 
-__all__ = ["AgentPool"]
-
 
 @dataclass(slots=True)
 class _Slot:

@@ -16,8 +16,6 @@ from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.workspaces.private import check_parents
 
-__all__ = ["AttestSettings", "Attesting", "open_attesting"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestSettings:

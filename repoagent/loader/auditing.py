@@ -9,8 +9,6 @@ from repoagent.api.report import LoadReport
 from repoagent.audit import OPERATOR, Audit, current_actor
 from repoagent.config import ModelConfig
 
-__all__ = ["LoadAudit", "shown_reference"]
-
 _VARIABLE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _MOST_DIGESTS: Final = 50
 

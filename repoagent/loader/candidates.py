@@ -11,9 +11,6 @@ from typing import Any, Final, Protocol
 from repoagent.api.agent import SUPPORTED_API_VERSIONS, Agent
 from repoagent.errors import AgentError
 
-__all__ = ["AgentSource", "Candidate", "LoadedAgent", "check_agent", "fault_in_methods", "warn_of_misspelt_methods"]
-
-
 logger = logging.getLogger(__name__)
 
 _CALLED: Final = MappingProxyType(

@@ -27,8 +27,6 @@ from repoagent.public_text import public_values
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
 
-__all__ = ["LoadedChain"]
-
 logger = logging.getLogger("repoagent.loader")
 
 

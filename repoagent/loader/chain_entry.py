@@ -20,8 +20,6 @@ from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import EntryRecorder
 from repoagent.storage.repositories.sources import ModelSource
 
-__all__ = ["ChainEntry", "Measured", "measured", "open_entry"]
-
 logger = logging.getLogger("repoagent.loader")
 
 

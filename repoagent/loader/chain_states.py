@@ -8,8 +8,6 @@ from typing import Final
 from repoagent.api.actions import Action
 from repoagent.errors import InvalidTransitionError
 
-__all__ = ["STATE_OF_ACTION", "TRANSITIONS", "Lifecycle", "State"]
-
 
 class State(enum.Enum):
     """What an entry was last called with."""

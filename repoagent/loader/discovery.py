@@ -16,17 +16,6 @@ from repoagent.installing import install_hint
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY, directory_candidates
 from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
 
-__all__ = [
-    "AGENTS_GROUP",
-    "OFFICIAL_AGENTS",
-    "AgentDetails",
-    "AgentInfo",
-    "AgentRegistry",
-    "distribution_metadata",
-    "package_candidates",
-]
-
-
 AGENTS_GROUP = "repoagent.agents"
 _SHOWN = ("Name", "Version", "Summary", "Author", "Author-email", "License-Expression", "License", "Home-page")
 

@@ -23,8 +23,6 @@ from repoagent.storage.transfer.localize import bring_privately
 from repoagent.storage.transfer.streams import fsspec_opener, web_opener, web_status
 from repoagent.web import HOSTS_VARIABLE, Hosts, WebClient, origin_of
 
-__all__ = ["Downloads", "check_same", "is_offline", "with_digests"]
-
 _STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS: Final = ("endpoint_url", "endpoint")
 

@@ -7,8 +7,6 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 
-__all__ = ["key_providers"]
-
 
 def key_providers(
     plugins: PluginManager, *, allow_commands: bool = False, limits: Limits = DEFAULT_LIMITS

@@ -29,8 +29,6 @@ from repoagent.storage.secrets.keys import KeyProvider
 from repoagent.storage.transfer.fetcher import Fetcher
 from repoagent.storage.transfer.snapshot import snapshot
 
-__all__ = ["LoadContext", "ModelLocation", "Progress", "Services"]
-
 logger = logging.getLogger("repoagent.loader")
 
 CONFIG_FILE: Final = "config.pbtxt"

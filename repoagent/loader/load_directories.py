@@ -4,8 +4,6 @@ from pathlib import Path
 
 from repoagent.storage.workspaces.workspace import Workspace
 
-__all__ = ["LoadDirectories"]
-
 
 class LoadDirectories:
     """Hands out directories of a workspace and remembers them. Close it when the load is over."""

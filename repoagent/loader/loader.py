@@ -31,8 +31,6 @@ from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
-__all__ = ["LoadCounter", "Loader", "request_unload"]
-
 
 class LoadCounter:
     """Counts the loads that run. After :meth:`close` none is let in; others see :attr:`closed` and hurry."""

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-__all__ = ["PINNED_CODE", "Code", "PinnedCode"]
-
 
 @dataclass(frozen=True, slots=True)
 class Code:

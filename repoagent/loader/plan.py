@@ -9,8 +9,6 @@ from typing import Final, Protocol
 from repoagent.api.model import Parameters
 from repoagent.config import ModelConfig, agent_entries
 
-__all__ = ["POLICY", "ChainPlanner", "ConfigPlanner", "PlannedAgent"]
-
 POLICY: Final = "policy"
 """The origin of an entry that the operator demands."""
 

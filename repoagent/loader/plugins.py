@@ -13,9 +13,6 @@ import pluggy
 from repoagent.api import hooks
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 
-__all__ = ["BUILT_IN", "PLUGINS_GROUP", "ObserverThread", "PluginManager"]
-
-
 logger = logging.getLogger("repoagent.loader")
 
 _Job = Callable[[], None]

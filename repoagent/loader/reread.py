@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from repoagent.config import ModelConfig, copy, read_text
 from repoagent.errors import ConfigError
 
-__all__ = ["Move", "reread"]
-
 _KEPT = ("name", "model_repository_agents")
 """Never taken from a file that an agent wrote: the load is of this name and with these agents."""
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.onnx_files.graph import Graph, Node
 
-__all__ = ["DISABLED_OPTIMIZERS", "LARGEST_FOLDED", "bound_folding"]
-
 DISABLED_OPTIMIZERS: Final = "optimization.disable_specified_optimizers"
 LARGEST_FOLDED: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _KNOWS_LARGEST: Final = (1, 27)

@@ -10,8 +10,6 @@ from typing import Any, Final, Literal, overload
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["Buffer", "Span", "external_files", "fields", "varint"]
-
 # Message -> field number -> message of that field; only what leads to a tensor (onnx.proto).
 _FIELDS: Final[dict[str, dict[int, str]]] = {
     "Model": {7: "Graph", 25: "Function"},

@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.onnx_files.external_files import Buffer, Span, fields, varint
 
-__all__ = ["Graph", "Node", "Shape", "read_graph"]
-
 _WIDTHS: Final = {2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 8: 32, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}
 
 

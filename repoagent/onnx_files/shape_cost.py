@@ -14,8 +14,6 @@ from typing import Final
 
 from repoagent.onnx_files.graph import Graph, Node, Shape
 
-__all__ = ["is_plain"]
-
 _NODES: Final = 20_000
 _ENTRIES: Final = 20_000_000
 """Dimensions of all values together, and numbers that are followed."""

@@ -23,8 +23,6 @@ from repoagent.onnx_files.opening_child import OVER
 from repoagent.onnx_files.shape_cost import is_plain
 from repoagent.sentinel import mark
 
-__all__ = ["opening_within", "try_opening"]
-
 _PROGRAM: Final = Path(__file__).with_name("opening_child.py")
 _LOOK_SECONDS: Final = 0.05
 _OWN: Final = 4

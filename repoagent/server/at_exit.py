@@ -11,8 +11,6 @@ import threading
 
 from repoagent.serving.core import ServingCore
 
-__all__ = ["forget", "stop_at_exit"]
-
 logger = logging.getLogger(__name__)
 
 

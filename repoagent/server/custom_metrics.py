@@ -7,8 +7,6 @@ from repoagent.server.enums import MetricKind
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.measuring.custom_metrics import MetricKind as CoreMetricKind
 
-__all__ = ["Metric", "MetricFamily"]
-
 
 class MetricFamily:
     """Metrics of one name and kind. It is shown by every server of the process, as long as this object lives.

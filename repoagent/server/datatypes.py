@@ -12,21 +12,6 @@ from repoagent.server.dlpack import DLDataTypeCode, DLDeviceType
 from repoagent.server.enums import MemoryType
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
-__all__ = [
-    "Array",
-    "as_bytes_array",
-    "deserialize",
-    "dl_device_to_memory_type",
-    "dl_type_to_type",
-    "lookup",
-    "memory_type_to_dl_device",
-    "numpy_to_type",
-    "serialize",
-    "type_to_dl_type",
-    "type_to_numpy",
-]
-
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -6,8 +6,6 @@ import ctypes
 import enum
 from typing import Any, Final
 
-__all__ = ["DLDataTypeCode", "DLDeviceType", "DLManagedTensor", "managed_tensor"]
-
 _NAME: Final = b"dltensor"
 _capsule_pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

@@ -15,9 +15,6 @@ import itertools
 import threading
 from typing import Final
 
-__all__ = ["CALLER", "AsyncQueueSender", "AsyncResponseIterator", "Caller", "QueueSender", "ResponseIterator"]
-
-
 _SERIALS: Final = itertools.count(1)
 _PATIENT: Final = 2
 

@@ -20,20 +20,6 @@ from typing import Any, Final, TextIO
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogFormat, LogLevel
 
-__all__ = [
-    "FORMATS",
-    "JsonFormatter",
-    "LogCallback",
-    "LogMessage",
-    "ServerLog",
-    "TritonFormatter",
-    "log_message",
-    "one_line",
-    "open_log_file",
-    "server_log",
-]
-
-
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """What JSON leaves as it is although it ends lines, steers terminals or turns the direction of text."""
 

@@ -10,8 +10,6 @@ from repoagent.server.datatypes import Array, dl_device_to_memory_type, dl_type_
 from repoagent.server.dlpack import DLDeviceType, DLTensor, managed_tensor
 from repoagent.server.enums import DataType, MemoryType
 
-__all__ = ["DeviceOrMemoryType", "MemoryBuffer", "address_of", "import_dlpack", "parse_device", "view"]
-
 DeviceOrMemoryType: TypeAlias = str | MemoryType | tuple[MemoryType, int] | tuple[DLDeviceType, int]
 
 _NAMES: Final = frozenset(MemoryType.__members__)

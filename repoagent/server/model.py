@@ -23,8 +23,6 @@ from repoagent.server.request import InferenceResponse, core_request, error_resp
 if TYPE_CHECKING:
     from repoagent.serving.core import ServingCore
 
-__all__ = ["Model", "ModelDictionary", "infer", "infer_async"]
-
 
 def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) -> ResponseIterator:
     """Send ``request`` and return its responses.

@@ -27,9 +27,6 @@ from repoagent.serving.requests.tensor import Tensor as CoreTensor
 if TYPE_CHECKING:
     from repoagent.server.model import Model
 
-__all__ = ["InferenceRequest", "InferenceResponse", "core_input", "core_request", "error_response", "make_response"]
-
-
 #: The types whose arrays go to the core as they are.
 _DIRECT: Final = {dtype: kind for kind, dtype in NUMPY_TYPES.items() if kind not in (DataType.BYTES, DataType.BF16)}
 _ACCEPTED: Final = [Tensor, np.ndarray, np.generic, list]

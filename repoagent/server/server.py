@@ -22,8 +22,6 @@ from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.request import ModelId
 
-__all__ = ["Server"]
-
 _GONE: Final = (None, "UNAVAILABLE")
 
 

@@ -23,19 +23,6 @@ from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.core_options import RateLimitMode as CoreRateLimitMode
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
 
-__all__ = [
-    "ModelLoadDeviceLimit",
-    "Options",
-    "RateLimiterResource",
-    "check_device_limit",
-    "check_host_policy",
-    "check_ranges",
-    "check_types",
-    "core_options",
-    "metrics_settings",
-]
-
-
 _SHOWN: Final = (str, int, float, bool, type(None))
 """Types whose values a message can show: others may be long, or have secrets in them."""
 _NOT_NEGATIVE: Final = (

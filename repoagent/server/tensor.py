@@ -22,8 +22,6 @@ from repoagent.server.memory import DeviceOrMemoryType, MemoryBuffer, import_dlp
 from repoagent.serving.requests.tensor import NUMPY_TYPES
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
-__all__ = ["Tensor", "from_core", "to_core"]
-
 _BYTE: Final = np.dtype(np.uint8)
 # To look a member up in its class takes as long as to make a small object.
 _BYTES: Final = DataType.BYTES

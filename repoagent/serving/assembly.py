@@ -32,9 +32,6 @@ from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import Repository
 
-__all__ = ["AGAIN_SECONDS", "CoreParts", "assemble", "pollers", "startup_failure", "startup_names"]
-
-
 AGAIN_SECONDS: Final = 2.0
 """Seconds between two tries to start, while a repository cannot be listed."""
 _QUICKEST_LOOK: Final = 0.05

@@ -14,8 +14,6 @@ from repoagent.serving.tracing.trace_settings import TraceSettings
 if TYPE_CHECKING:
     from repoagent.loader.load_context import Progress
 
-__all__ = ["ControlMode", "CoreOptions", "RateLimitMode"]
-
 
 class ControlMode(enum.Enum):
     """Who decides which models are loaded; the values are those of ``--model-control-mode``."""

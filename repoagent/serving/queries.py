@@ -16,8 +16,6 @@ from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.storage.paths.names import check_model_name
 
-__all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]
-
 EXTENSIONS: Final = (
     "classification",
     "sequence",

@@ -17,8 +17,6 @@ from repoagent.serving.versions.served_model import RetiredError, ServedModel
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
-__all__ = ["Reception", "Router"]
-
 
 class Router:
     """See :class:`~repoagent.serving.versions.ensemble_builder.Members`.

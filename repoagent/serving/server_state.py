@@ -8,8 +8,6 @@ from typing import Final
 
 from repoagent.errors import UnavailableError
 
-__all__ = ["ServerLife", "ServerState"]
-
 
 class ServerState(enum.Enum):
     """The life of a core, in this order."""

@@ -25,8 +25,6 @@ from repoagent.testing.faults import FaultInjection
 from repoagent.testing.harness import AgentHarness
 from repoagent.testing.remote import remote_source
 
-__all__ = ["Job", "main"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

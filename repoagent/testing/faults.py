@@ -13,9 +13,6 @@ from typing import Final
 from repoagent.api import Action, AgentModel
 from repoagent.storage.workspaces.disk_space import free_bytes
 
-__all__ = ["STORAGE_POINTS", "FaultInjection", "InjectedError", "Point"]
-
-
 STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "start": "repoagent.storage.workspaces.process_dir:sweep",

@@ -32,9 +32,6 @@ from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
 from repoagent.testing.leftovers import workspace_leftovers
 from repoagent.testing.tested_agents import TestedAgents
 
-__all__ = ["SCHEME", "AgentHarness", "FakeKeys", "Outcome", "memory_directory", "storage_points"]
-
-
 SCHEME: Final = "fake"
 
 

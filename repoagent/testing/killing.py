@@ -17,8 +17,6 @@ from repoagent.testing.faults import Point
 from repoagent.testing.harness import memory_directory
 from repoagent.testing.leftovers import cache_faults, files_holding, held_locks, workspace_leftovers
 
-__all__ = ["Child", "KillHarness"]
-
 _STDERR_LINES: Final = 20
 
 

@@ -10,8 +10,6 @@ from typing import Final
 from repoagent.storage.paths.trees import tree_size
 from repoagent.storage.workspaces.locks import FileLock
 
-__all__ = ["cache_faults", "files_holding", "held_locks", "workspace_leftovers"]
-
 _PROCESS: Final = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _LOCK_NAMES: Final = (".lock", ".alive")
 _LOCK_SUFFIXES: Final = (".build", ".use")

@@ -8,8 +8,6 @@ from fsspec.implementations.local import LocalFileSystem
 
 from repoagent.storage import ModelSource
 
-__all__ = ["RemoteFileSystem", "remote_source"]
-
 
 class RemoteFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """The files of this machine, to be fetched as if they were far away.

@@ -7,8 +7,6 @@ from repoagent.config import ModelConfig, read_text, write_text
 from repoagent.storage import ModelSource, join_inside, open_source
 from repoagent.testing.remote import remote_source
 
-__all__ = ["AgentSpec", "Files", "ModelRepo", "write_files"]
-
 Files = Mapping[str, bytes]
 """Path in the model's directory -> content."""
 AgentSpec = str | tuple[str, Mapping[str, str] | Sequence[tuple[str, str]]]

@@ -9,8 +9,6 @@ from repoagent.api import Action, Agent, AgentModel, Cache
 from repoagent.loader.candidates import AgentSource, LoadedAgent, check_agent
 from repoagent.testing.faults import FaultInjection
 
-__all__ = ["TestedAgents"]
-
 
 class TestedAgents:
     """Where a harness finds agents: those that the test brings, then those of ``others``; all of them watched."""

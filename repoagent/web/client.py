@@ -20,9 +20,6 @@ if TYPE_CHECKING:  # imported where they are used: most loads ask no server
     import http.client
     import ssl
 
-__all__ = ["Connections", "WebAnswer", "WebClient", "WebError", "WebResponse"]
-
-
 _CONNECT_SECONDS: Final = 5.0
 _KEPT: Final = 16
 """Idle connections, of all hosts together."""

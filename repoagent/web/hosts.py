@@ -14,8 +14,6 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.web.urls import Origin
 
-__all__ = ["HOSTS_VARIABLE", "Hosts"]
-
 HOSTS_VARIABLE: Final = "REPOAGENT_FETCH_HOSTS"
 """Names the hosts and networks that are not public and may be asked, separated by commas."""
 

@@ -7,8 +7,6 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["Origin", "join", "origin_of", "shown_url", "target_of"]
-
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _KEPT: Final = "%/:=&?~#+!$,;'@()*[]"

@@ -28,8 +28,6 @@ from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompres
 from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.files import TlsFiles
 
-__all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
-
 _LAST_PORT: Final = 65535
 _MOST: Final = (1 << 31) - 1
 """The largest number that gRPC, and Triton with it, takes for a setting."""

@@ -20,8 +20,6 @@ from repoagent.engines.flavours import Flavour
 from repoagent.engines.protocol import Profile
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnsupportedError
 
-__all__ = ["Built", "Monitor", "build_plan"]
-
 
 class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
     """Reports the steps of the phase that has most of them under way, and ends the build once it is cancelled.

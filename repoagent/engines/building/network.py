@@ -12,9 +12,6 @@ from typing import Any, Final
 from repoagent.engines.bindings import trt
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["UNFUSED", "Complaint", "attention_groups", "collected", "first_error", "let_decompose", "logger", "parse"]
-
-
 _python: Final = logging.getLogger("repoagent.tensorrt")
 _NOISE: Final = "cudaError"
 """On a machine without a driver most failures are followed by an error about that."""

@@ -7,9 +7,6 @@ from typing import Any, Final
 from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["BatchRange", "GivenProfile", "NetworkInput", "PlanSettings", "Profiles", "Range", "profiles_for", "to_json"]
-
-
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Least, best and most."""
 GivenProfile = Mapping[str, Range]

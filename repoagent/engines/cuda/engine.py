@@ -14,9 +14,6 @@ from repoagent.engines.protocol import ElementType, GrowingOutput, Profile, Shap
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.public_text import printable
 
-__all__ = ["TensorRtContext", "TensorRtEngine", "TensorRtLog"]
-
-
 logger = logging.getLogger(__name__)
 
 _KEPT: Final = 16

@@ -6,8 +6,6 @@ from repoagent.engines.probing import probe
 from repoagent.engines.protocol import Platform
 from repoagent.errors import UnsupportedError
 
-__all__ = ["find_platform"]
-
 _lock = threading.Lock()
 _found: list[Platform] = []
 

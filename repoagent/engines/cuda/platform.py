@@ -15,9 +15,6 @@ from repoagent.engines.probing import Findings
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError
 
-__all__ = ["CudaPlatform", "with_runtime_cache"]
-
-
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 1 << 30

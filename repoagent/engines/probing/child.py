@@ -11,8 +11,6 @@ from typing import Any
 from repoagent.engines.probing.findings import Findings, Gpu
 from repoagent.errors import RepoAgentError
 
-__all__ = ["main"]
-
 
 def main(write: int) -> None:
     """Write the steps, then the findings as one line, to the file descriptor ``write``."""

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 
 from repoagent.nested_text import read_json
 
-__all__ = ["Findings", "Gpu"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

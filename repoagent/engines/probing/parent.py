@@ -11,8 +11,6 @@ from repoagent.engines.probing.findings import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.sentinel import mark
 
-__all__ = ["probe"]
-
 _SECONDS: Final = 120.0
 _MOST_BYTES: Final = 1 << 20
 # What the loader of libraries, CUDA and Python need; secrets of this process are not for a child.

@@ -19,8 +19,6 @@ from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
 from repoagent.storage.secrets.programs import child_environment
 
-__all__ = ["build_in_child", "took_too_long"]
-
 logger = logging.getLogger("repoagent.loader")
 
 _TICK_SECONDS: Final = 0.05

@@ -20,8 +20,6 @@ from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.loader.converting.messages import BuildOrder, error_line, product_line, progress_line
 from repoagent.loader.converting.registry import resolve
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PROGRESS_SECONDS: Final = 0.05

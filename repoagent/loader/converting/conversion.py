@@ -36,9 +36,6 @@ from repoagent.loader.converting.provenance import read_product, statement_name,
 from repoagent.loader.converting.registry import Converters, option_values
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_special
 
-__all__ = ["LoadConversion", "Place", "Reporter", "cache_key"]
-
-
 _LAYOUT: Final = 1
 """Another one when what lies in the cache beside a result changes, so that an older one is not read."""
 

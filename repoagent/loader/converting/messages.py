@@ -9,18 +9,6 @@ from repoagent.api.converters import Product
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 from repoagent.nested_text import read_json
 
-__all__ = [
-    "LINE_BYTES",
-    "BuildOrder",
-    "FailureEvent",
-    "ProgressEvent",
-    "error_line",
-    "one_line",
-    "parse",
-    "product_line",
-    "progress_line",
-]
-
 LINE_BYTES: Final = 4 << 20
 """The longest line that is read: what a build has to report is small."""
 

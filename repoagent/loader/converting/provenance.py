@@ -12,8 +12,6 @@ from repoagent.beneath.digests import digest_files
 from repoagent.errors import InternalError
 from repoagent.nested_text import read_json
 
-__all__ = ["SUFFIX", "read_product", "statement_name", "write_statement"]
-
 SUFFIX: Final = ".intoto.json"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE: Final = "https://slsa.dev/provenance/v1"

@@ -9,8 +9,6 @@ from repoagent.api.converters import Converter
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.installing import missing_part
 
-__all__ = ["Converters", "option_values", "resolve"]
-
 _PARTS: Final = ("version", "options", "in_child", "plan", "build", "configure")
 
 

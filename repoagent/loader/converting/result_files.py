@@ -9,8 +9,6 @@ from pathlib import Path
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = ["link_or_copy", "move", "refuse_existing", "refuse_special"]
-
 
 def refuse_special(directory: Path) -> None:
     """Raise if a converter left anything but plain files and directories, with names that can be written down.

@@ -14,8 +14,6 @@ from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.pinned_code import Code
 from repoagent.nested_text import read_json
 
-__all__ = ["code_of"]
-
 _CACHE: Final = "__pycache__"
 _SIGNATURES: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
 """Files of a distribution that cannot be in its RECORD with a digest."""

@@ -18,9 +18,6 @@ from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
 from repoagent.storage.secrets.programs import mark_secret
 
-__all__ = ["PolicyPlanner", "backend_objections", "command_objection", "objection"]
-
-
 _UNNAMED: Final = (
     "the policy limits the backends or platforms of the model, and neither judges a command; the operator can allow "
     'commands by name: commands = ["vllm", "prepare"] in the rule'

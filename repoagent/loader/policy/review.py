@@ -10,8 +10,6 @@ from repoagent.errors import RepoAgentError
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 
-__all__ = ["review"]
-
 _EVERYTHING: Final = "*"
 _SOME: Final = ("", "\x01", "~-0" * 20)
 """What a ``*`` may stand for; no pattern has it by chance."""

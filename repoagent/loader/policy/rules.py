@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 from repoagent.errors import ConfigError
 from repoagent.nested_text import read_toml
 
-__all__ = ["NO_RULE", "AllowedAgent", "DemandedAgent", "Mode", "Policy", "Rule", "read_policy"]
-
 
 class Mode(enum.Enum):
     """What happens when a model breaks a rule."""

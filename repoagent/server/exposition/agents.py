@@ -9,8 +9,6 @@ from repoagent.audit.log import AuditLog
 from repoagent.server.exposition.text import Family
 from repoagent.serving.core import ServingCore
 
-__all__ = ["AgentMetrics", "AuditMetrics", "WorkspaceMetrics"]
-
 
 class AuditMetrics:
     """Reads the counters of a log."""

@@ -11,9 +11,6 @@ from repoagent.serving.measuring.latencies import FIRST_RESPONSE
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.queries import ModelMetrics
 
-__all__ = ["inference_families", "latency_families"]
-
-
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
     ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success),
     ("count", "Number of inferences performed (does not include cached requests)", lambda s: s.inference_count),

@@ -12,8 +12,6 @@ from repoagent.server.exposition.text import Family, render
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.queries import ModelMetrics
 
-__all__ = ["Exposition", "Machine", "Source"]
-
 
 class Machine:
     """Reads ``proc``. How busy the processors are is measured between one reading and the next."""

@@ -7,8 +7,6 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.measuring.latencies import LatencyOptions
 
-__all__ = ["MetricsSettings", "read_metrics_settings"]
-
 _BOOLEANS: Final = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 _FLAGS: Final = ("counter_latencies", "summary_latencies", "histogram_latencies")
 

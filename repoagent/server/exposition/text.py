@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from repoagent.public_text import writable
 
-__all__ = ["CONTENT_TYPE", "Family", "Part", "Sample", "render"]
-
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[Sequence[tuple[str, str]], float]

@@ -13,8 +13,6 @@ from repoagent.installing import missing_part
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import Backend
 
-__all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry", "warn_of_unknown"]
-
 logger = logging.getLogger(__name__)
 
 BackendFactory = Callable[[Mapping[str, str]], Backend]

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 from dataclasses import dataclass
 
-__all__ = ["Signature", "TensorInfo", "complete", "validate"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

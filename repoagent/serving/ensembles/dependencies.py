@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import ModelId
 
-__all__ = ["Dependencies"]
-
 
 class Dependencies:
     """The members of ensembles that are loaded (asked of ``members_of``) and of those that are being loaded.

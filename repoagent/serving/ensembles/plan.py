@@ -22,8 +22,6 @@ from repoagent.serving.requests.tensor import Tensor
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["EnsemblePlan", "Fit", "Fits", "Step", "is_ensemble", "member_id", "member_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fit:

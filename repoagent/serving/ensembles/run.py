@@ -23,8 +23,6 @@ from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, S
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["EnsembleRun", "RunOutcome"]
-
 
 @dataclass(slots=True)
 class _Scope:

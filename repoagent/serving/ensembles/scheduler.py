@@ -13,8 +13,6 @@ from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.scheduling.scheduler import Scheduler
 
-__all__ = ["EnsembleScheduler"]
-
 
 class EnsembleScheduler(Scheduler):
     """Runs requests by ``plan``; ``submit_step`` takes those to members. It has no thread and no queue of its own."""

@@ -13,9 +13,6 @@ from repoagent.serving.requests.request import Asked, InferRequest, ParameterVal
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["Durations", "SequenceMarks", "StepLimiter", "StepRequest"]
-
-
 _SIGN_BIT = 1 << 63
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.storage.files.files import ModelFiles
 
-__all__ = ["Backend", "BackendInstance", "BackendModel", "BatchRunner", "Capability", "InstanceSpec"]
-
 
 class Capability(enum.Flag):
     """What a runner or an instance can do besides its plain form; it states that in its ``capabilities``."""

@@ -23,8 +23,6 @@ from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Batch", "Joiner", "RaggedJoiner", "requested_outputs"]
-
 
 @dataclass(slots=True, eq=False)
 class Batch:

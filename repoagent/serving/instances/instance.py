@@ -29,18 +29,6 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = [
-    "GivenBack",
-    "Instance",
-    "VersionContext",
-    "as_repoagent_error",
-    "batch_size",
-    "close_all",
-    "group_specs",
-    "instance_specs",
-    "join_all",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class VersionContext:

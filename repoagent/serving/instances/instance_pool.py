@@ -11,8 +11,6 @@ from typing import Final, Generic, TypeVar
 
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["InstancePool"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

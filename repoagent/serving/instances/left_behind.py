@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 
 from repoagent.errors import CancelledError, UnavailableError
 
-__all__ = ["loading_until", "unless_cancelled"]
-
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.1

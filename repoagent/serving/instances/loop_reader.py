@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["LoopReader", "Source"]
-
 logger = logging.getLogger(__name__)
 _threads: Final = threading.local()
 

@@ -15,8 +15,6 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, reshape, submit_and_wait
 from repoagent.serving.requests.tensor import Reshaper
 
-__all__ = ["NativeInstance"]
-
 logger = logging.getLogger(__name__)
 
 

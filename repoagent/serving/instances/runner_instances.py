@@ -15,8 +15,6 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.requests.tensor import Reshaper, Tensor, input_bytes
 
-__all__ = ["RaggedInstance", "RunnerInstance", "StagedRunnerInstance"]
-
 _CANCELLED: Final = "request cancelled"
 _UNWATCHED: Final = 7
 """Of eight calls to a model that is not quick one is looked at closely: the thread's clock is slow."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from repoagent.loader.load_context import Progress
     from repoagent.storage import ModelSource
 
-__all__ = ["LoadAttempt", "poll_failure"]
-
 
 class LoadAttempt:
     """Makes what takes the place of ``current``, which goes on serving meanwhile. Used once, on one thread.

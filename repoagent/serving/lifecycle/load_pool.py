@@ -15,9 +15,6 @@ from repoagent.audit import acting_as, current_actor
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 
-__all__ = ["LoadPool", "SerialQueue", "pausing"]
-
-
 logger = logging.getLogger(__name__)
 
 _LEAST_WAIT_SECONDS: Final = 0.05

@@ -9,8 +9,6 @@ from repoagent.errors import CancelledError, UnsupportedError
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED
 
-__all__ = ["LoadRequest", "PendingLoad"]
-
 
 class PendingLoad:
     """One load of a model, until its end."""

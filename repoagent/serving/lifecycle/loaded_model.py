@@ -14,8 +14,6 @@ from repoagent.serving.versions.served_model import ServedModel
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
 
-__all__ = ["Departure", "LoadedModel", "Origin", "Retirements"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.storage import Fingerprint, ModelSource
 
-__all__ = ["ModelSlot"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,9 +10,6 @@ from typing import Final
 from repoagent.errors import InvalidTransitionError
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 
-__all__ = ["UNLOADED", "ModelState", "SlotStates", "StateTable", "VersionStatus"]
-
-
 UNLOADED: Final = "unloaded"
 """The reason of a version that is UNAVAILABLE because it was asked to go."""
 

@@ -14,8 +14,6 @@ from repoagent.serving.versions.served_model import ServedModel
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
-__all__ = ["ModelTable"]
-
 _DIGITS: Final = 19
 """Of the largest number that a version can be."""
 

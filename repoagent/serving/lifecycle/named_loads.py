@@ -22,8 +22,6 @@ from contextlib import suppress
 
 from repoagent.serving.ensembles.dependencies import Dependencies
 
-__all__ = ["EnsembleFollowers", "NamedLoads", "load_order"]
-
 
 class EnsembleFollowers:
     """Makes the ensembles in ``table`` follow their members. Every method may be called from any thread."""

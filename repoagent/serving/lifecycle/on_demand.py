@@ -30,8 +30,6 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.storage import Fingerprint
 
-__all__ = ["OnDemand"]
-
 logger = logging.getLogger(__name__)
 
 

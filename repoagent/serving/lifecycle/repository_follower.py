@@ -10,9 +10,6 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.unloader import Unloader
 from repoagent.serving.repositories.repository_set import RepositorySet
 
-__all__ = ["Follower", "Poller", "RetryPauses"]
-
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.names import NAME_BYTES
 
-__all__ = ["SlotContext"]
-
 _FILE_PREFIX: Final = "file:"
 
 

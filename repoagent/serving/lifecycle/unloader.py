@@ -16,9 +16,6 @@ from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
 
-__all__ = ["DELAY_SECONDS", "Unloader", "give_back_soon"]
-
-
 _FOR_AGENTS: Final = 0.25
 """Of the exit timeout, what remains when requests that run are given up."""
 

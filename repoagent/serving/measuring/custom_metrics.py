@@ -15,8 +15,6 @@ from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 
-__all__ = ["REGISTRY", "Metric", "MetricFamily", "MetricKind", "MetricRegistry"]
-
 logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")

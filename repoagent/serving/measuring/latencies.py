@@ -15,8 +15,6 @@ from repoagent.serving.measuring.custom_metrics import Metric, MetricKind
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["FIRST_RESPONSE", "LOOKUPS", "PARTS", "Latencies", "LatencyOptions", "Recent"]
-
 FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
 """The name under which a configuration (``model_metrics``) gives the histogram other buckets."""
 _BUCKETS: Final = (100.0, 500.0, 2000.0, 5000.0)

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["RunTime", "common_run_time", "unpredictable"]
-
 _QUICK_NS: Final = 100_000
 """A run that takes less than this is over sooner than another thread is awake."""
 _QUICK_DEBT_NS: Final = 5_000_000

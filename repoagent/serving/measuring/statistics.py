@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from repoagent.serving.measuring.latencies import Latencies, Recent
 
-__all__ = ["ExecutionTimes", "FailureReason", "ModelStatistics", "StatisticsSnapshot"]
-
-
 _RECENT: Final = 64
 """How many requests are put aside before they are added to the counters."""
 

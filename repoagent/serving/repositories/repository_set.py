@@ -10,8 +10,6 @@ from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundE
 from repoagent.serving.requests.request import ModelId
 from repoagent.storage import ModelSource, Repository
 
-__all__ = ["MappedRepository", "ModelRepository", "NameMapping", "RepositorySet"]
-
 
 class ModelRepository(Protocol):
     """What a set of repositories needs of each."""

@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.storage.files.files import ModelFiles
 
-__all__ = [
-    "DISCARD",
-    "NO_LABELS",
-    "Asked",
-    "AskedFields",
-    "InferRequest",
-    "InferResponse",
-    "Labels",
-    "ModelId",
-    "OutputClasses",
-    "OutputPlace",
-    "ParameterValue",
-    "RequestTrace",
-    "ResponseSender",
-    "read_labels",
-]
-
-
 Labels = Mapping[str, tuple[bytes, ...]]
 """Output -> labels of its classes, by index. They are bytes because the encoding of the file is unknown."""
 

@@ -10,18 +10,6 @@ from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.tensor import Reshaper
 
-__all__ = [
-    "CollectingSender",
-    "LayerSender",
-    "RecordingSender",
-    "ReshapingSender",
-    "TracingSender",
-    "TrackedSender",
-    "answer_error",
-    "reshape",
-    "submit_and_wait",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,22 +22,6 @@ from repoagent.storage.files.files import ModelFiles
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = [
-    "NUMPY_TYPES",
-    "Array",
-    "DataType",
-    "ModelName",
-    "Reshaper",
-    "ServerEnum",
-    "Tensor",
-    "blank",
-    "data_type_of",
-    "input_bytes",
-    "model_metadata",
-    "parse_bytes_tensor",
-    "read_tensor",
-]
-
 
 def _tensor(item: Any, batching: bool) -> dict[str, Any]:
     shape = list(item.dims)

@@ -14,8 +14,6 @@ from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.steps import Entry
 
-__all__ = ["AheadScheduler"]
-
 _MOST_BYTES: Final = 256 << 10
 """Large tensors cost more than being woken up does, and share memory with all that is sent along."""
 _ELEMENT_BYTES: Final = 64

@@ -14,8 +14,6 @@ from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import Refuser, Step
 
-__all__ = ["Assistant"]
-
 _PATIENCE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 0.001
 """What a batch that the device computes may have to wait for its answer, so that the next one begins before it ends."""

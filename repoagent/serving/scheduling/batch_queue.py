@@ -13,8 +13,6 @@ from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.clock import TOLERATED, Deadlines
 from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
 
-__all__ = ["BatchQueue"]
-
 _WAITING: Final = EntryState.WAITING
 _DELAYED: Final = EntryState.DELAYED
 _GONE: Final = EntryState.GONE

@@ -15,8 +15,6 @@ from repoagent.serving.requests.request import InferRequest
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["BatchRule", "BatchSettings", "QueuePolicy"]
-
 
 class BatchRule:
     """The rule of one model: same shapes apart from the batch, same shape values, same choice of optional inputs."""

@@ -17,8 +17,6 @@ from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
 
-__all__ = ["DynamicBatchScheduler"]
-
 
 class DynamicBatchScheduler(PooledScheduler):
     """Batches of requests, made by a :class:`BatchQueue` and executed by :class:`BatchWorkers`.

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["TOLERATED", "Clock", "Deadlines"]
-
 
 class Clock:
     """The clock of the machine. A test may let another one stand still and move it on."""

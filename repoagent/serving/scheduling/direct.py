@@ -20,8 +20,6 @@ from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
-__all__ = ["DirectScheduler", "RequestQueue"]
-
 
 class RequestQueue:
     """Entries, first come, first served. A worker sleeps until it is called, so that entries can come without a call.

@@ -14,8 +14,6 @@ from repoagent.serving.scheduling.sequence import SequenceScheduler
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["IterativeScheduler"]
-
 
 class IterativeScheduler(Scheduler):
     """Makes a sequence of every request: each of its executions is a request of the sequence to ``inner``.

@@ -19,18 +19,6 @@ from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = [
-    "EVERY_DEVICE",
-    "Demand",
-    "LimitedInstance",
-    "LimitedPool",
-    "RateLimiter",
-    "RateLimiterResource",
-    "Ticket",
-    "new_pool",
-]
-
-
 EVERY_DEVICE: Final = -1
 _GLOBAL: Final = -2
 

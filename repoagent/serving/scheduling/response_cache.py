@@ -12,8 +12,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
-__all__ = ["CacheKey", "Owner", "ResponseCache", "open_response_cache", "request_digest"]
-
 _OVERHEAD: Final = 512
 """Bytes that an entry takes besides its tensors, roughly."""
 

@@ -18,8 +18,6 @@ from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.steps import Refusal, Refuser
 
-__all__ = ["PooledScheduler", "Scheduler"]
-
 _SHORT_NS: Final = 10_000_000
 """Beside a run that takes longer than that, another thread costs nothing, and a caller may do other work or give up."""
 

@@ -16,8 +16,6 @@ from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
 
-__all__ = ["new_scheduler"]
-
 
 def new_scheduler(
     version: VersionContext,

@@ -27,8 +27,6 @@ from repoagent.serving.scheduling.wrappers import OrderKeeper
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["SequenceScheduler"]
-
 _NEVER_NS: Final = 1 << 62
 _EXPIRED: Final = "timeout of the corresponding sequence has been expired"
 

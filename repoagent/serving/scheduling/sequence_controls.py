@@ -20,9 +20,6 @@ from collections.abc import Callable
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.senders import LayerSender
 
-__all__ = ["SequenceControls", "put_into_slot"]
-
-
 _Control = ModelSequenceBatching.Control
 _START: Final = _Control.CONTROL_SEQUENCE_START
 _END: Final = _Control.CONTROL_SEQUENCE_END

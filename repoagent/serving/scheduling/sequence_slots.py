@@ -15,8 +15,6 @@ from repoagent.serving.scheduling.wrappers import OrderKeeper
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["DirectSettings", "DirectSlots", "OldestSlots"]
-
 
 @dataclass(frozen=True, slots=True)
 class DirectSettings:

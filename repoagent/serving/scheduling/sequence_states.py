@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelSequenceBatching
 
-__all__ = ["SequenceStates"]
-
 _DIRECTORY: Final = "initial_state"
 
 

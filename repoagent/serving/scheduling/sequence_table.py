@@ -10,8 +10,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.steps import Entry
 
-__all__ = ["CorrelationId", "SequenceTable", "Slot"]
-
 logger = logging.getLogger(__name__)
 
 CorrelationId = int | str

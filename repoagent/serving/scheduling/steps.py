@@ -12,8 +12,6 @@ from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.scheduling.clock import Clock
 
-__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "Refusal", "Refuser", "Step"]
-
 
 class EntryState(enum.Enum):
     """Where an entry is: WAITING -> (DELAYED ->) GONE."""

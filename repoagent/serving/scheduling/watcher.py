@@ -7,8 +7,6 @@ from typing import Final, Protocol
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import Refusal, Refuser
 
-__all__ = ["Watched", "Watcher"]
-
 _PATIENCE_SECONDS: Final = 1.0
 
 

@@ -11,8 +11,6 @@ from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refuser, Step
 
-__all__ = ["BatchWorkers", "stop_all"]
-
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 1.0

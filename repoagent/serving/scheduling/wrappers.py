@@ -12,8 +12,6 @@ from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.response_cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.scheduler import Scheduler
 
-__all__ = ["CachingScheduler", "ForwardingScheduler", "OrderKeeper", "OrderedScheduler"]
-
 
 class ForwardingScheduler(Scheduler):
     """Hands on what does not concern requests."""

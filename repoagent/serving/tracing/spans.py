@@ -21,8 +21,6 @@ from repoagent.public_text import writable
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.tracing.trace_settings import SpanSettings
 
-__all__ = ["SpanTrace", "SpanTraces"]
-
 _SERVICE: Final = "repoagent"
 _ROOT: Final = "InferRequest"
 _COMPUTE: Final = "compute"

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["TraceFile"]
-
 logger = logging.getLogger(__name__)
 
 

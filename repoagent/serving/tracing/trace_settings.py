@@ -6,8 +6,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["LEVELS", "MODES", "SpanSettings", "TraceSettings", "changed"]
-
 LEVELS: Final = ("TIMESTAMPS", "TENSORS")
 MODES: Final = ("triton", "opentelemetry")
 _FIELDS: Final = {

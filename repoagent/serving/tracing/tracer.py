@@ -20,9 +20,6 @@ from repoagent.public_text import public_values
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
 
-__all__ = ["FileTrace", "Tracer"]
-
-
 _UNPRINTED: Final = frozenset({DataType.FP16, DataType.BF16})
 
 

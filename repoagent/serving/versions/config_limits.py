@@ -17,8 +17,6 @@ from repoagent.serving.measuring.latencies import FIRST_RESPONSE
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["check_limits", "meaningless_settings"]
-
 
 def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
     """The settings in ``config`` that nothing goes by, except perhaps a backend of the operator's own.

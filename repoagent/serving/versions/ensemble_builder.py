@@ -31,8 +31,6 @@ from repoagent.serving.requests.request_checker import dims_text
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["EnsembleBuilder", "ForbiddenStepError", "Members", "check_members"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Node:

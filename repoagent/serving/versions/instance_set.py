@@ -24,9 +24,6 @@ from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerI
 from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
 
-__all__ = ["InstanceChange", "InstanceSet", "new_instances"]
-
-
 _Key = tuple[InstanceSpec, bytes]
 
 

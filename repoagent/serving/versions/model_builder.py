@@ -45,8 +45,6 @@ from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
 from repoagent.storage.repositories.sources import version_numbers
 
-__all__ = ["BuildError", "ModelBuilder"]
-
 logger = logging.getLogger(__name__)
 
 

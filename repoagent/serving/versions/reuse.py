@@ -13,8 +13,6 @@ from repoagent.serving.versions.version_contents import Contents, Share, share_o
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
 
-__all__ = ["Built", "Kept", "Present", "keep"]
-
 logger = logging.getLogger(__name__)
 
 _TAKEN_OVER: Final = ("version_policy", "model_repository_agents", "instance_group")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 import threading
 
-__all__ = ["Composition", "Gate", "RetiredError", "ServedModel"]
-
 
 class Gate:
     """A door with a counter. Once shut, no request enters; those inside can be waited for.

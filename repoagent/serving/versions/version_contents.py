@@ -15,8 +15,6 @@ from repoagent.storage.repositories.sources import version_numbers
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
 
-__all__ = ["Contents", "Share", "contents_of", "share_of_configuration"]
-
 logger = logging.getLogger(__name__)
 
 _NOT_SHARED: Final = ("version_policy", "model_repository_agents", "instance_group")

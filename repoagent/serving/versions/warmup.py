@@ -22,8 +22,6 @@ from repoagent.storage.files.files import ModelFiles
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["warm_up"]
-
 _LOOK_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 2.0
 """How long a request that was cancelled may take to end, before its thread is left behind."""

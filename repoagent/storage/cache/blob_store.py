@@ -34,8 +34,6 @@ from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_directory
 
-__all__ = ["OFFLINE_VARIABLE", "BlobStore", "Spare"]
-
 OFFLINE_VARIABLE: Final = "REPOAGENT_OFFLINE"
 """Set to 1, nothing is downloaded: models are loaded from what the cache has."""
 

@@ -18,8 +18,6 @@ from repoagent.storage.transfer.streams import RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 
-__all__ = ["Cache", "CacheScope"]
-
 logger = logging.getLogger(__name__)
 
 _PRIVATE_NAMES: Final = 2

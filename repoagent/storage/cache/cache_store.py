@@ -33,8 +33,6 @@ from repoagent.storage.paths.trees import make_read_only, remove_tree, sync_tree
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_directory, private_root
 
-__all__ = ["CacheStore", "name_of"]
-
 _LEFTOVER: Final = re.compile(r"\.([0-9a-f]{64})\.[0-9a-f]{16}")
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,6 @@ from repoagent.storage.paths.faults import full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree, join_inside, relative_parts
 from repoagent.storage.repositories.sources import ModelSource
 
-__all__ = ["DirectoryFiles", "MemoryFiles", "ModelFiles", "SourceFiles"]
-
-
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from repoagent.errors import NotFoundError, RepoAgentError, StoreUnavailableError, UnavailableError, described
 
-__all__ = ["full_disk", "storage_faults"]
-
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

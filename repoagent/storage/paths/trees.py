@@ -13,8 +13,6 @@ from typing import Final
 from repoagent.beneath import check_depth
 from repoagent.errors import InternalError, UnsafePathError
 
-__all__ = ["make_read_only", "remove_tree", "sync_tree", "tree_size"]
-
 _MANY: Final = 64
 """Files above which the whole filesystem is synced at once."""
 _DEEP: Final = 64

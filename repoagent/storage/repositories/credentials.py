@@ -15,8 +15,6 @@ from repoagent.errors import InvalidArgumentError, NotFoundError
 from repoagent.nested_text import read_json
 from repoagent.storage.repositories.url import RepositoryUrl
 
-__all__ = ["CREDENTIALS_VARIABLE", "with_credentials"]
-
 CREDENTIALS_VARIABLE: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 _LARGEST: Final = 1 << 20
 _SECTIONS: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "as", "az": "as", "abfss": "as"}

@@ -11,9 +11,6 @@ from repoagent.installing import install_hint
 from repoagent.storage.repositories.remote_calls import RemoteCalls
 from repoagent.storage.repositories.url import RepositoryUrl
 
-__all__ = ["TIMEOUT", "is_local", "limit_attempts", "open_filesystem", "open_patiently", "with_timeouts"]
-
-
 _CONNECT: Final = 5.0
 """Seconds for a connection, at most: a host that is there takes one as fast as the network is."""
 _ATTEMPTS: Final = 2

@@ -15,8 +15,6 @@ from repoagent.limits import Limits
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import is_local
 
-__all__ = ["FileEntry", "Fingerprint", "fingerprint_of", "list_directories", "list_files", "single_file"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileEntry:

@@ -7,8 +7,6 @@ from typing import Any, Final, TypeVar
 
 from repoagent.errors import StoreUnavailableError, UnavailableError
 
-__all__ = ["RemoteCalls"]
-
 T = TypeVar("T")
 
 _GRACE: Final = 1.0

@@ -17,8 +17,6 @@ from repoagent.storage.repositories.remote_calls import RemoteCalls
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
-__all__ = ["Repository"]
-
 logger = logging.getLogger(__name__)
 
 

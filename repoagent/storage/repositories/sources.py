@@ -15,9 +15,6 @@ from repoagent.storage.repositories.filesystems import is_local, open_patiently
 from repoagent.storage.repositories.listing import FileEntry, Fingerprint, fingerprint_of, list_directories, list_files
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
-__all__ = ["MemorySource", "ModelSource", "new_memory_filesystem", "open_source", "version_numbers"]
-
-
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,18}")
 _LARGEST: Final = 2**63 - 1
 

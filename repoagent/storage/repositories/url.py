@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = ["RepositoryUrl", "parse_url"]
-
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]+\]|[^/:@\[\]]+)"
 _S3_ENDPOINT: Final = re.compile(rf"(?:(https?)://({_HOST}(?::[0-9]+)?)|({_HOST}:[0-9]+))/(.*)", re.DOTALL)

@@ -17,8 +17,6 @@ from repoagent.limits import DEFAULT_LIMITS
 from repoagent.public_text import unusable_key_file
 from repoagent.storage.secrets.programs import mark_secret, run_program
 
-__all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
-
 KeyProvider = Callable[[str], bytes]
 """Takes the whole reference, scheme included, and returns the secret as it is stored, a final newline included.
 

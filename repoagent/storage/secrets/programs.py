@@ -12,9 +12,6 @@ from typing import Final
 from repoagent.errors import CancelledError
 from repoagent.sentinel import mark
 
-__all__ = ["child_environment", "mark_secret", "run_program", "without_secrets"]
-
-
 _OWN_PREFIX: Final = "REPOAGENT_"
 """Settings of this program: flags given as variables, some of which are secrets."""
 

@@ -6,8 +6,6 @@ from typing import Final
 from repoagent.beneath.digests import Hasher, new_hasher
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["Digester", "WrongDigestError", "check_digest", "digest_of"]
-
 _LENGTHS: Final = {"sha256": 64, "sha512": 128, "git-sha1": 40}
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from repoagent.errors import CancelledError
 
-__all__ = ["DownloadContext"]
-
 
 class DownloadContext:
     """Requests at once, progress, and whether the download was given up. Thread-safe."""

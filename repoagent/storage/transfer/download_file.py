@@ -22,9 +22,6 @@ from repoagent.storage.transfer.streams import SEGMENT, ByteStream, ChangedError
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 from repoagent.web import WebError
 
-__all__ = ["ReceivedRanges", "download_file"]
-
-
 _SPAN: Final = SEGMENT // CHUNK
 
 

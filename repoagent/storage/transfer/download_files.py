@@ -10,8 +10,6 @@ from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.streams import RemoteFile
 
-__all__ = ["WORKERS", "Cancelled", "Place", "Progress", "download_files"]
-
 WORKERS: Final = 8
 """Requests at once, and files at once."""
 Progress = Callable[[int, int], None]

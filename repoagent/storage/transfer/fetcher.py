@@ -13,8 +13,6 @@ from repoagent.storage.transfer.download_files import Cancelled, Progress
 from repoagent.storage.transfer.localize import check_unchanged, localize
 from repoagent.storage.transfer.streams import RemoteFile, remote_files
 
-__all__ = ["Fetcher", "ResultCache"]
-
 
 class ResultCache(Protocol):
     """The part of the cache that is needed here."""

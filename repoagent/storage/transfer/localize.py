@@ -19,8 +19,6 @@ from repoagent.storage.transfer.partial_file import PartialFile
 from repoagent.storage.transfer.streams import RemoteFile, remote_files
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 
-__all__ = ["bring_privately", "check_unchanged", "localize"]
-
 NO_LIMIT: Final = 1 << 62
 
 

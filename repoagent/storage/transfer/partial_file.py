@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.nested_text import read_json
 
-__all__ = ["CHUNK", "ENDINGS", "PartialFile", "boot", "remove"]
-
 CHUNK: Final = 1 << 20
 """What is remembered as here or not."""
 ENDINGS: Final = (".marks", ".about")

@@ -15,8 +15,6 @@ from repoagent.errors import CancelledError, UnsafePathError
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.paths.trees import tree_size
 
-__all__ = ["snapshot"]
-
 _FICLONE: Final = 0x40049409
 _BLOCK: Final = 1 << 20
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

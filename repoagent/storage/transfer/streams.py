@@ -9,19 +9,6 @@ from repoagent.errors import UnavailableError
 from repoagent.storage.repositories.listing import FileEntry
 from repoagent.web import Hosts, WebClient, WebError, WebResponse, origin_of
 
-__all__ = [
-    "SEGMENT",
-    "ByteStream",
-    "ChangedError",
-    "Opener",
-    "RemoteFile",
-    "fsspec_opener",
-    "remote_files",
-    "web_opener",
-    "web_status",
-]
-
-
 SEGMENT: Final = 8 << 20
 """What is asked for at once: a lost connection costs at most this."""
 

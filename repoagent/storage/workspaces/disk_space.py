@@ -8,8 +8,6 @@ from pathlib import Path
 from repoagent.errors import UnavailableError
 from repoagent.storage.paths.trees import tree_size
 
-__all__ = ["DiskSpace", "check_space", "free_bytes"]
-
 
 def free_bytes(path: Path) -> int | None:
     """The bytes that an unprivileged user may still write; None where the filesystem knows no limit (ramfs)."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from repoagent.errors import CancelledError
 
-__all__ = ["FileLock"]
-
 _POLL_SECONDS: Final = 0.05
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["check_parents", "default_cache_path", "default_workspace_path", "private_directory", "private_root"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_LINKS: Final = 40

@@ -32,8 +32,6 @@ from repoagent.storage.workspaces.disk_space import DiskSpace
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_root
 
-__all__ = ["ProcessDirectory", "ProcessRoot", "sweep", "sweep_memory", "sweep_root"]
-
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _ROOT_LOCK: Final = ".lock"
 _ALIVE: Final = ".alive"

@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.errors import UnavailableError, UnsupportedError
 
-__all__ = ["check_memory_only", "swap_devices"]
-
 PROC: Final = Path("/proc")
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 

@@ -21,9 +21,6 @@ from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
 from repoagent.storage.workspaces.private import default_workspace_path, private_root
 from repoagent.storage.workspaces.process_dir import ProcessRoot, sweep_memory, sweep_root
 
-__all__ = ["Workspace", "WorkspaceRoot", "forbid_core_dumps"]
-
-
 _SET_DUMPABLE: Final = 4
 _lock: Final = threading.Lock()
 _forbidden: Final = threading.Event()

@@ -13,8 +13,6 @@ from repoagent.testing.contract.subject import Subject
 from repoagent.testing.harness import AgentHarness, Outcome
 from repoagent.testing.leftovers import files_holding
 
-__all__ = ["Documents", "Isolation"]
-
 
 class Documents(Subject):
     """The API version, the documentation, the entry point."""

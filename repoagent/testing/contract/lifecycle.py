@@ -16,8 +16,6 @@ from repoagent.testing.contract.subject import Subject
 from repoagent.testing.harness import AgentHarness, Outcome
 from repoagent.testing.remote import remote_source
 
-__all__ = ["Failures", "Life"]
-
 
 class _RefusingAgent(Agent):
     """Refuses every model."""

@@ -13,8 +13,6 @@ from repoagent.testing.faults import FaultInjection
 from repoagent.testing.harness import AgentHarness, FakeKeys, Outcome
 from repoagent.testing.repository import Files, ModelRepo
 
-__all__ = ["Subject"]
-
 _QUIET: Final = frozenset({"cancelled", "progress", "report", "request_unload"})
 """What an agent asks of its model that cannot fail."""
 

@@ -14,8 +14,6 @@ from repoagent_server.access.rights import Need, Right, Scope
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer, UnknownKeyError
 
-__all__ = ["Access", "Denied"]
-
 logger = logging.getLogger(__name__)
 
 

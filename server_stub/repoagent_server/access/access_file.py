@@ -19,8 +19,6 @@ from repoagent_server.access.key_sources import FetchedSets, is_url, read_source
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer
 
-__all__ = ["AccessChange", "AccessFile", "count_of_clients"]
-
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.2

@@ -16,8 +16,6 @@ from repoagent_server.access.rights import Right
 from repoagent_server.access.rules import Rules, TokenClient
 from repoagent_server.access.tokens import TokenIssuer
 
-__all__ = ["METRICS", "MOST_BYTES", "check_name", "read_rules"]
-
 #: The entry of ``open`` for the page on the metrics port.
 METRICS: Final = "metrics"
 

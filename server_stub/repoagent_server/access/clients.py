@@ -11,8 +11,6 @@ from repoagent.audit import Actor
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
 
-__all__ = ["Caller", "Client", "Grant"]
-
 _ALL: Final = "*"
 _KNOWN_NAMES: Final = 4096
 _LONGEST_KNOWN: Final = 256

@@ -8,8 +8,6 @@ from typing import Final
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.identity import PeerIdentity
 
-__all__ = ["API_KEY", "AUTHORIZATION", "CREDENTIALS", "Given", "given", "given_in"]
-
 AUTHORIZATION: Final = "authorization"
 API_KEY: Final = "x-api-key"
 

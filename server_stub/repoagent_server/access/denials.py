@@ -10,8 +10,6 @@ from repoagent.server.exposition.text import Family
 from repoagent_server.access.access import Denied
 from repoagent_server.access.errors import Cause
 
-__all__ = ["Denials"]
-
 _NAME: Final = "repoagent_denied_requests_total"
 _HELP: Final = "Requests that were not let in, by protocol and reason"
 _PROTOCOLS: Final = ("grpc", "http")

@@ -6,8 +6,6 @@ from typing import ClassVar, Final
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent_server.access.rights import Right
 
-__all__ = ["AccessError", "Cause", "NotAuthenticatedError", "NotPermittedError"]
-
 _SHOWN: Final = 200
 """Characters of a model's name that are repeated to its sender."""
 _REALM: Final = 'Bearer realm="repoagent"'

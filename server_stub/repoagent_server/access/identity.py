@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["PeerIdentity"]
-
 _KINDS: Final = {"URI": "uri", "DNS": "dns", "email": "email"}
 """Kinds of alternative names, as Python's ``ssl`` calls them and as the access file does."""
 

@@ -12,8 +12,6 @@ from repoagent.installing import install_hint
 if TYPE_CHECKING:
     from jwt import PyJWK
 
-__all__ = ["ALGORITHMS", "MOST_BYTES", "KeySet", "read_key_set"]
-
 #: Algorithms of tokens, and the kind of key and the curve that each needs. Those with a shared secret are left out:
 #: the access file would hold it.
 ALGORITHMS: Final[Mapping[str, tuple[str, str]]] = {

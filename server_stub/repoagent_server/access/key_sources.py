@@ -14,8 +14,6 @@ from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.web import Hosts, WebClient, WebError, origin_of
 from repoagent_server.access.key_sets import ALGORITHMS, MOST_BYTES, read_key_set
 
-__all__ = ["FetchedSets", "check_source", "fetch", "is_url", "read_source"]
-
 logger = logging.getLogger(__name__)
 
 _REFRESH_SECONDS: Final = 300.0

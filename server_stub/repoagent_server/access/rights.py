@@ -4,8 +4,6 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["KNOWN", "OPEN", "Need", "Right", "Scope", "for_all", "for_model", "listed"]
-
 
 class Right(enum.StrEnum):
     """What the operator gives a client, for the models that patterns name. No right contains another one."""

@@ -13,8 +13,6 @@ from repoagent_server.access.credentials import API_KEY, Given
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.tokens import TokenIssuer, read_token
 
-__all__ = ["Rules", "TokenClient"]
-
 _NO_KEY: Final = f"this server needs a key: send the header 'Authorization: Bearer KEY' or '{API_KEY}: KEY'"
 _BAD_KEY: Final = "the key is not valid"
 _BAD_CERTIFICATE: Final = "the certificate of this connection belongs to no client of the access file"

@@ -10,8 +10,6 @@ from repoagent.nested_text import check_depth
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.key_sets import KeySet, load_library
 
-__all__ = ["TokenIssuer", "UnknownKeyError", "read_token"]
-
 logger = logging.getLogger(__name__)
 
 _BAD_TOKEN: Final = "the token is not valid"  # noqa: S105 - a text

@@ -12,8 +12,6 @@ from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.datatypes import JsonKind, TypeInfo
 from repoagent_server.codec.request_label import RequestLabel
 
-__all__ = ["Buffer", "bytes_array", "pack_bytes", "tensor_array", "unpack_bytes", "view"]
-
 Buffer = bytes | bytearray | memoryview
 
 _LENGTH: Final = struct.Struct("<I")

@@ -9,18 +9,6 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
-__all__ = [
-    "BY_NAME",
-    "BY_TYPE",
-    "MAX_DIMENSIONS",
-    "MAX_ELEMENTS",
-    "JsonKind",
-    "TypeInfo",
-    "too_many_dimensions",
-    "too_many_elements",
-]
-
-
 MAX_DIMENSIONS: Final = 64
 """NumPy's. The product of thousands of large numbers takes longer than the request it came in."""
 

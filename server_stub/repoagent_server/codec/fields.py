@@ -4,19 +4,6 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError
 
-__all__ = [
-    "MAX_UNSIGNED",
-    "MISSING",
-    "array_field",
-    "as_bool",
-    "as_string",
-    "as_unsigned",
-    "complaint",
-    "find",
-    "members",
-    "string_field",
-]
-
 MISSING: Final = object()
 """What a look-up gives for a member that is not there; None is JSON's null."""
 

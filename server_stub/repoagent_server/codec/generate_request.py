@@ -24,8 +24,6 @@ from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.parameters import check_parameters, parameter_value
 from repoagent_server.codec.request_label import RequestLabel
 
-__all__ = ["read_generate"]
-
 _NESTED: Final = "parameters"
 _LENGTH_SIZE: Final = 4
 """Bytes in front of each element of a BYTES tensor."""

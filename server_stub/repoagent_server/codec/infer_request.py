@@ -42,8 +42,6 @@ from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
-__all__ = ["OutputEncoding", "read_infer"]
-
 _NO_MEMBERS: Final[dict[str, Any]] = {}
 
 

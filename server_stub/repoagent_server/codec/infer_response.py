@@ -21,8 +21,6 @@ from repoagent_server.codec.json_text import (
     list_fragment,
 )
 
-__all__ = ["is_long", "json_values", "write_infer"]
-
 _NO_PARTS: Final[tuple[Buffer, ...]] = ()
 
 

@@ -20,8 +20,6 @@ from repoagent_server.codec.json_text import too_deep
 from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.request_label import RequestLabel
 
-__all__ = ["array_from_json", "array_of_values"]
-
 
 def array_from_json(
     info: TypeInfo,

@@ -18,22 +18,6 @@ from repoagent.limits import DEFAULT_LIMITS
 from repoagent.nested_text import check_depth
 from repoagent.serving.requests.tensor import Array
 
-__all__ = [
-    "LONG_ARRAY",
-    "LONG_TEXT",
-    "Fragment",
-    "JsonObject",
-    "UnreadableError",
-    "array_fragment",
-    "dumps",
-    "dumps_with_arrays",
-    "fragment",
-    "list_fragment",
-    "loads",
-    "loads_ordered",
-    "too_deep",
-]
-
 
 def too_deep(limit: int = DEFAULT_LIMITS.json_depth) -> InvalidArgumentError:
     """The error for arrays or objects that are nested too deeply (Triton's text)."""

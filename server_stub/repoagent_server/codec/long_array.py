@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Values"]
-
 
 @dataclass(slots=True)
 class Values:

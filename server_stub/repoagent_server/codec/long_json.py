@@ -21,8 +21,6 @@ from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads,
 from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.request_label import too_many_texts
 
-__all__ = ["LONG_JSON", "Frame", "frame_within", "read_long"]
-
 LONG_JSON: Final = 1 << 18
 """Documents from this size, in bytes, are better read here and on a thread."""
 

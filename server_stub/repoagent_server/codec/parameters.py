@@ -8,8 +8,6 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import AskedFields, ParameterValue
 from repoagent_server.codec.fields import as_bool, as_string, as_unsigned, members
 
-__all__ = ["check_parameters", "parameter_value", "read_parameters"]
-
 _INT64: Final = range(-(2**63), 2**63)
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["RequestLabel", "too_many_texts"]
-
 
 def too_many_texts(most: int) -> InvalidArgumentError:
     """The error for a request of more than ``most`` elements of BYTES."""

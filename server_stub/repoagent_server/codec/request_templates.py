@@ -21,9 +21,6 @@ from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 
-__all__ = ["FloatParser", "NumberList", "RequestTemplates", "float_parser"]
-
-
 _LONG: Final = range(1 << 8, 1 << 18)
 """Bytes of text with which simdjson is quicker; its parser keeps a multiple of them."""
 _DOUBLE: Final = np.dtype(np.float64)

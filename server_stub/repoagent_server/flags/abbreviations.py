@@ -7,8 +7,6 @@ import click
 
 from repoagent_server.flags.values import BOOLEAN
 
-__all__ = ["AbbreviatingCommand"]
-
 
 class AbbreviatingCommand(click.Command):
     """A command whose flags may be shortened."""

@@ -15,8 +15,6 @@ import click
 from repoagent.config.suggestions import did_you_mean
 from repoagent.nested_text import read_toml
 
-__all__ = ["ENVIRONMENT_PREFIX", "config_file_option", "environment_notes"]
-
 ENVIRONMENT_PREFIX: Final = "REPOAGENT_SERVE"
 
 _LIMIT: Final = "limit-"

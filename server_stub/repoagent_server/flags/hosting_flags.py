@@ -12,8 +12,6 @@ from repoagent_server.flags.values import boolean
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 
-__all__ = ["hosting_flags", "take_sagemaker", "take_vertex"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RANGE: Final = re.compile(r"(\d{1,5})-(\d{1,5})", re.ASCII)
 

@@ -9,8 +9,6 @@ import click
 from repoagent_server.flags.values import boolean
 from repoagent_server.tls.files import TlsFiles
 
-__all__ = ["HttpTls", "http_tls_flags", "take_http_tls"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _DECORATORS: Final = (

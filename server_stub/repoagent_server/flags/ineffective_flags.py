@@ -13,9 +13,6 @@ from click.core import ParameterSource
 
 from repoagent_server.flags.values import BOOLEAN
 
-__all__ = ["INEFFECTIVE", "ineffective_flags", "ineffective_warnings", "take_strictness"]
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _META: Final = "repoagent_server.ineffective"

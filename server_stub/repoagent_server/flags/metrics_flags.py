@@ -8,8 +8,6 @@ import click
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
 
-__all__ = ["metrics_flags", "take_metrics_settings", "take_port"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -9,8 +9,6 @@ import click
 from repoagent.config.suggestions import did_you_mean
 from repoagent_server.handlers.restrictions import Api, Restriction
 
-__all__ = ["GRPC_PREFIX", "RESTRICTED_API", "RESTRICTED_PROTOCOL", "restrictions"]
-
 #: What the key of a restricted protocol is prefixed with to make the name of its header.
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 

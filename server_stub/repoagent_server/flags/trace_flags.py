@@ -10,8 +10,6 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings, changed
 from repoagent_server.flags.values import PAIR, BackendSetting
 
-__all__ = ["take_trace_settings", "trace_flags", "trace_settings"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: (mode, setting) on the command line -> the name in the trace extension.

@@ -16,9 +16,6 @@ from repoagent_server.handlers.restrictions import Api, Restriction, Restriction
 from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["INFERENCE", "NEEDS", "PROTOCOLS", "RPCS", "CallAccess", "RestrictedProtocols", "code_of"]
-
-
 _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
 RPCS: Final = tuple(operation for operation in OPERATIONS if operation.name)

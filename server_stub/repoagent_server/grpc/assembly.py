@@ -23,8 +23,6 @@ from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["GrpcMethods", "assemble"]
-
 
 @dataclass(frozen=True, slots=True)
 class GrpcMethods:

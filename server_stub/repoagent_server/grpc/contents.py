@@ -13,8 +13,6 @@ from repoagent_server.codec.datatypes import TypeInfo
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.grpc import messages_pb2 as pb
 
-__all__ = ["check_contents", "from_contents"]
-
 _AT_ONCE: Final = 1 << 16
 """Elements that are handled in one go."""
 

@@ -28,8 +28,6 @@ from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["InferCalls", "OneAnswer", "Received", "error_for_client", "read", "read_long", "receive", "status_of"]
-
 logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 

@@ -22,8 +22,6 @@ from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer
 
-__all__ = ["InferStream", "InferStreams", "StreamSender"]
-
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
 _WAITING_LIMIT: Final = 256

@@ -18,8 +18,6 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response_writer import frame_of
 
-__all__ = ["KnownRequests"]
-
 _RAW: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _NAME_TAG, _VERSION_TAG, _ID_TAG = b"\x0a", b"\x12", b"\x1a"
 _ONE_BYTE: Final = 0x7F

@@ -16,8 +16,6 @@ from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["LoggedInferCalls", "LoggedInferStreams"]
-
 _CANCELLED: Final = 1
 _running: Final[ContextVar[RunningRequest | None]] = ContextVar("repoagent_running_request", default=None)
 """The request of the call whose task this is."""

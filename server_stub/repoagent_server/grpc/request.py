@@ -19,9 +19,6 @@ from repoagent_server.handlers.operations import check_version
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
-__all__ = ["Decoded", "read_infer"]
-
-
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 
 _Input = pb.ModelInferRequest.InferInputTensor

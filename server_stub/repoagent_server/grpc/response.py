@@ -16,9 +16,6 @@ from repoagent_server.codec.binary import pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import code_of
 
-__all__ = ["STATUS", "code_for", "config_message", "details", "infer_message", "set_parameter", "statistics_message"]
-
-
 #: Status of each of the core's error codes.
 STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.UNKNOWN: grpc.StatusCode.UNKNOWN,

@@ -18,9 +18,6 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.response import infer_message, set_parameter
 from repoagent_server.shared.client_text import client_text
 
-__all__ = ["ResponseWriter", "error_message", "frame_of", "response_message"]
-
-
 _RAW: Final = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _BYTES_FIELD: Final = 2
 _MAX_KNOWN: Final = 256

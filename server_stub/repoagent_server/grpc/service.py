@@ -32,8 +32,6 @@ from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["METHODS", "SERVICE", "GrpcService"]
-
 SERVICE: Final = "inference.GRPCInferenceService"
 _INFER: Final = "ModelInfer"
 _STOPPING: Final = "Server not ready: it is stopping"

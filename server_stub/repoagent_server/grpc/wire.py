@@ -12,8 +12,6 @@ from repoagent.limits import Limits
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 
-__all__ = ["LONG_MESSAGE", "check_fields", "check_infer", "is_plain", "split_raw"]
-
 LONG_MESSAGE: Final = 1 << 18
 """Messages from this size, in bytes, are looked at before they are parsed."""
 

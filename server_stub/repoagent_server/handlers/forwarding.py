@@ -6,9 +6,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["HeaderForwarding"]
-
-
 _RESERVED: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
 )

@@ -19,8 +19,6 @@ from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
 
-__all__ = ["ELEMENT_BYTES", "CallContext", "Headers", "Inference", "trace_context"]
-
 ELEMENT_BYTES: Final = 64
 """What a short element of BYTES takes."""
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})

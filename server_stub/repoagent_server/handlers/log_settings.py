@@ -8,8 +8,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogLevel
 from repoagent.server.logs import FORMATS, server_log
 
-__all__ = ["LOG_FILE_IS_FIXED", "LOG_FORMATS", "LogChanges", "log_settings", "update_log"]
-
 #: The answer to a client that wants to name the log's file: only the operator names files of the server.
 LOG_FILE_IS_FIXED: Final = "log file location can not be updated through network protocol"
 

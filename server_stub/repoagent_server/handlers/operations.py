@@ -21,19 +21,6 @@ from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.handlers.trace_settings import check_model, update_traces
 from repoagent_server.shared.core import Core
 
-__all__ = [
-    "MODEL_PATH",
-    "OPERATIONS",
-    "Call",
-    "LoadParameters",
-    "Operation",
-    "Operations",
-    "Pool",
-    "check_repository",
-    "check_version",
-    "visible",
-]
-
 Pool = Literal["", "asks", "long", "waits", "work"]
 """Where a call runs that may block: one of :class:`~repoagent_server.shared.pools.Pools`, or "" for none."""
 

@@ -13,9 +13,6 @@ from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent_server.handlers.shared_memory import Span
 
-__all__ = ["RequestedOutputs", "classify", "store"]
-
-
 _LENGTH: Final = struct.Struct("<I")
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-__all__ = ["Api", "Restriction", "Restrictions"]
-
 
 class Api(enum.StrEnum):
     """The parts that can be restricted, under Triton's names."""

@@ -7,8 +7,6 @@ from repoagent.serving.requests.request import Asked, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.shared.request_log import Entry, RequestLog
 
-__all__ = ["RunningRequest", "log_refused"]
-
 _INFERS: Final = ("/ModelInfer", "/ModelStreamInfer")
 
 

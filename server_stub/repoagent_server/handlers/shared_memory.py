@@ -11,8 +11,6 @@ from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundE
 from repoagent_server.access import NotPermittedError, Right
 from repoagent_server.handlers.shared_memory_region import Region
 
-__all__ = ["CLOSED_REGIONS", "NO_REGIONS", "Regions", "Span"]
-
 _DISABLED: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 _NOT_PERMITTED: Final = "a request that names shared memory needs the right 'manage' for all models"
 _SIZE_MAX: Final = 2**64 - 1

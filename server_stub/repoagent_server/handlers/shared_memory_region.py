@@ -9,8 +9,6 @@ from typing import Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
 
-__all__ = ["Region"]
-
 _RESERVED: Final = "triton_python_backend_shm_region_"
 _NAME_MAX: Final = 255
 

@@ -8,8 +8,6 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedEr
 from repoagent.serving.tracing.trace_settings import LEVELS
 from repoagent_server.shared.core import Core
 
-__all__ = ["TraceChanges", "check_model", "update_traces"]
-
 TraceChanges: TypeAlias = Mapping[str, str | Sequence[str] | None]
 """Setting -> its new value as a text, the levels as a list; None takes a change back. What is not known is left out."""
 

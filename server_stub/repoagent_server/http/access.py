@@ -9,9 +9,6 @@ from repoagent_server.http.messages import Header, Request, Response
 from repoagent_server.http.router import Route
 from repoagent_server.shared.client_text import client_text
 
-__all__ = ["HttpAccess", "route_of"]
-
-
 _SHOWN: Final = 512
 """Bytes of a path that are reported."""
 _CHALLENGE: Final = b"WWW-Authenticate"

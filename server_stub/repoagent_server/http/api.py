@@ -34,8 +34,6 @@ from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["api_service", "metrics_route", "metrics_service"]
-
 MetricsText = Callable[[], str]
 
 _ALL_METADATA: Final = for_all(Right.METADATA)

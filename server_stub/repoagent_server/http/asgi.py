@@ -15,8 +15,6 @@ from repoagent_server.shared.address import shown
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import GrowingBody, Reserve, Unread, too_much
 
-__all__ = ["AsgiApp"]
-
 _Message = MutableMapping[str, Any]
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -10,8 +10,6 @@ from repoagent_server.http.messages import Frame, Header
 from repoagent_server.shared.request_id import is_valid
 from repoagent_server.shared.reserve import MAPPED_PAGE, Reserve
 
-__all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "json_length", "too_large"]
-
 DEFAULT_MAX_BODY: Final = 1 << 26
 """Triton's default of --http-max-input-size, in bytes."""
 

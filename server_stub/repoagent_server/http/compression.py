@@ -15,8 +15,6 @@ from repoagent_server.http.messages import Exchange, Request, Response, WrappedE
 from repoagent_server.http.router import Deferred, Params
 from repoagent_server.shared.reserve import GrowingBody, Reserve, inflate
 
-__all__ = ["CodedRoute", "accepted", "compress", "decompress"]
-
 logger = logging.getLogger(__name__)
 
 _CODINGS: Final = {b"gzip": 31, b"deflate": 15}

@@ -22,8 +22,6 @@ from repoagent_server.shared.address import address_of
 from repoagent_server.shared.reserve import Uptake, too_much
 from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
-__all__ = ["HttpConnection"]
-
 _LINGER_SECONDS: Final = 10.0
 _UNWRITTEN: Final = 64
 """Answers that may wait to be written on one connection."""

@@ -12,8 +12,6 @@ from weakref import WeakSet
 
 from repoagent_server.shared.in_flight import InFlight
 
-__all__ = ["FLUSH_SECONDS", "Connection", "Connections", "backlog"]
-
 FLUSH_SECONDS: Final = 2.0
 """How long what has been written may take to get out when a front end stops."""
 _FLUSH_AT: Final = 64

@@ -25,8 +25,6 @@ from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
 from repoagent_server.tls.files import TlsFiles
 from repoagent_server.tls.handshakes import Handshakes
 
-__all__ = ["Endpoint", "HttpFrontend"]
-
 _FIRST_REQUEST_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 0.1
 

@@ -21,8 +21,6 @@ from repoagent_server.http.service import fault
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.mailbox import Answer, Mailbox
 
-__all__ = ["GenerateRoutes", "write_generate"]
-
 
 def write_generate(response: InferResponse) -> bytes:
     """The JSON: an output of one element is a bare value, any other a flat array.

@@ -25,9 +25,6 @@ from repoagent_server.http.router import Params
 from repoagent_server.http.service import answer_to, fault
 from repoagent_server.shared.mailbox import Answer, Mailbox
 
-__all__ = ["InferRoute"]
-
-
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
 _DIGITS: Final = 18

@@ -8,8 +8,6 @@ from repoagent_server.codec.json_text import loads, too_deep
 from repoagent_server.codec.long_json import LONG_JSON, Frame, read_long
 from repoagent_server.http.messages import Request
 
-__all__ = ["check_depth", "document", "optional_document"]
-
 _FRAME: Final = Frame(DEFAULT_LIMITS.request_parameters, DEFAULT_LIMITS.json_depth)
 
 

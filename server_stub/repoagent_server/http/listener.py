@@ -9,8 +9,6 @@ from typing import Final
 
 from repoagent.errors import UnavailableError
 
-__all__ = ["bound", "ignore_new", "inherit", "queued"]
-
 # <asm-generic/socket.h>; Python has no name for it.
 _SO_ATTACH_FILTER: Final = 26
 # A classic BPF program (<linux/filter.h>: code, jump if true, jump if false, operand) over a segment from its TCP

@@ -7,8 +7,6 @@ from repoagent_server.access import Right
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.http.messages import Header, Request
 
-__all__ = ["load_report", "wanted_report"]
-
 _ASKED: Final = b"endpoint-load-metrics-format"
 _TOLD: Final = b"endpoint-load-metrics"
 _FAMILY: Final = "nv_trt_llm_kv_cache_block_metrics"

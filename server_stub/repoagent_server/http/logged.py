@@ -9,8 +9,6 @@ from repoagent_server.http.router import Match, Route
 from repoagent_server.http.service import Watch
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["METRICS_PATH", "logged"]
-
 METRICS_PATH: Final = "/metrics"
 
 

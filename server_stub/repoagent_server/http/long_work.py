@@ -12,8 +12,6 @@ from repoagent.errors import CancelledError
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.service import answer_to
 
-__all__ = ["LongWork"]
-
 _T = TypeVar("_T")
 _TURN: Final = 0.001
 _PAUSE: Final = 0.0001

@@ -11,23 +11,6 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.shared.client_text import client_text
 
-__all__ = [
-    "EVENTS",
-    "JSON",
-    "OCTETS",
-    "STATUS_OF",
-    "TEXT",
-    "Exchange",
-    "Frame",
-    "Header",
-    "Request",
-    "Response",
-    "WrappedExchange",
-    "error_response",
-    "json_response",
-]
-
-
 Header = tuple[bytes, bytes]
 
 JSON: Final = b"application/json"

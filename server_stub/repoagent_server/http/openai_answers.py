@@ -14,8 +14,6 @@ from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_of, e
 from repoagent_server.openai.errors import error_object, status_of
 from repoagent_server.shared import mailbox
 
-__all__ = ["DocumentGroup", "Group", "Part", "StreamGroup", "VectorGroup", "openai_error"]
-
 logger: Final = logging.getLogger(__name__)
 
 

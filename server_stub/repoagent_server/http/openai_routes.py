@@ -32,8 +32,6 @@ from repoagent_server.openai.tensors import asked_of, makes_text
 from repoagent_server.openai.tools import Tools
 from repoagent_server.shared.core import Core
 
-__all__ = ["ModelList", "OpenAiRoutes", "metadata_of"]
-
 
 def metadata_of(core: Core, model: str) -> dict[str, Any]:
     """The metadata of a model.

@@ -14,8 +14,6 @@ from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.messages import Request
 from repoagent_server.http.router import Route
 
-__all__ = ["Origins", "is_loopback"]
-
 _FLAG: Final = "--http-allowed-host"
 _ALL: Final = "*"
 _LOCAL: Final = "localhost"

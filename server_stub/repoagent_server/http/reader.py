@@ -12,8 +12,6 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY, LARGE_BODY, frame_of, j
 from repoagent_server.http.messages import STATUS_OF, Frame, Header, Request, Response, error_response
 from repoagent_server.shared.reserve import WORTH_COUNTING, GrowingBody, Reserve, too_much
 
-__all__ = ["Limits", "Reading", "RequestReader", "RequestSink"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -7,8 +7,6 @@ from typing import Final
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.messages import Header, Response
 
-__all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "headers_of", "render", "render_head"]
-
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LAST_CHUNK: Final = b"0\r\n\r\n"

@@ -12,8 +12,6 @@ from repoagent_server.handlers.operations import Pool
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 
-__all__ = ["Answer", "Match", "Params", "Route", "Router"]
-
 Params = Mapping[str, str]
 """The named parts of the path: ``model``, ``version``, ..., decoded; "" for one that is absent."""
 

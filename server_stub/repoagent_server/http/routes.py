@@ -26,8 +26,6 @@ from repoagent_server.http.json_body import document, optional_document
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route
 
-__all__ = ["Generate", "api_routes"]
-
 _NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
 _BASE64_PIECE: Final = 1 << 20
 _CUDA_HANDLE_SIZE: Final = 64

@@ -18,8 +18,6 @@ from repoagent_server.http.router import Answer, Match, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["STOPPING", "HttpService", "MakeService", "Refusal", "ServiceFactory", "Watch", "answer_to"]
-
 logger = logging.getLogger(__name__)
 
 #: The answer to a request that comes when the server is going down.

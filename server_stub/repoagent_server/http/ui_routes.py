@@ -13,9 +13,6 @@ from repoagent_server.handlers.operations import Operations
 from repoagent_server.http.messages import TEXT, Header, Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 
-__all__ = ["POLICY", "StaticFile", "static_files", "ui_routes"]
-
-
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

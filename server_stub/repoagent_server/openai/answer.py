@@ -11,9 +11,6 @@ from repoagent_server.codec.json_text import dumps, loads
 from repoagent_server.openai.choice import Choice, Delta, StopWords
 from repoagent_server.openai.tools import Tools
 
-__all__ = ["Answer", "Form", "Piece", "pieces_of"]
-
-
 _TEXT = "text_output"
 
 

@@ -15,8 +15,6 @@ from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_samplin
 from repoagent_server.openai.tool_calls import CallPiece
 from repoagent_server.openai.tools import Tools, read_tools
 
-__all__ = ["ChatForm", "ChatRequest", "read_chat", "template_messages"]
-
 
 class ChatForm:
     """Writes one response. ``log_probs``: whether it has them."""

@@ -7,8 +7,6 @@ from typing import Any
 from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
 from repoagent_server.openai.tools import Tools
 
-__all__ = ["Choice", "Delta", "StopWords"]
-
 
 class StopWords:
     """Holds back what may be the beginning of a word, until it is known."""

@@ -10,8 +10,6 @@ from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
 
-__all__ = ["CompletionForm", "CompletionRequest", "read_completion"]
-
 
 class CompletionForm:
     """Writes one response. ``echoes``: what goes before the texts of each prompt, which has ``count`` choices."""

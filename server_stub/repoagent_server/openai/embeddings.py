@@ -13,15 +13,6 @@ from repoagent.serving.requests.tensor import Array, DataType, Tensor
 from repoagent_server.codec.json_text import array_fragment, dumps
 from repoagent_server.openai.fields import Fields
 
-__all__ = [
-    "EmbeddingRequest",
-    "embedding_of",
-    "embedding_requests",
-    "embeddings_document",
-    "makes_embeddings",
-    "read_embedding",
-]
-
 _MOST: Final = 2048
 """Texts of one request, as at OpenAI."""
 

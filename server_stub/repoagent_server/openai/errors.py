@@ -13,8 +13,6 @@ from repoagent.errors import (
 from repoagent_server.access import AccessError
 from repoagent_server.shared.client_text import client_text
 
-__all__ = ["FieldError", "ModelNotFoundError", "error_object", "status_of"]
-
 _STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.UNKNOWN: 400,
     ErrorCode.INTERNAL: 500,

@@ -6,8 +6,6 @@ from typing import Any
 from repoagent.errors import InvalidArgumentError
 from repoagent_server.openai.errors import FieldError
 
-__all__ = ["Fields"]
-
 
 class Fields:
     """The members of a JSON object. Each method raises :class:`FieldError`, which names the field."""

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GenerationRequest", "Guide"]
-
 
 @dataclass(frozen=True, slots=True)
 class Guide:

@@ -6,8 +6,6 @@ from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import Guide
 
-__all__ = ["response_guide", "schema_guide"]
-
 _FIELD: Final = "response_format"
 _OUTPUTS: Final = "structured_outputs"
 _KINDS: Final = ("json", "regex", "choice", "grammar")

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from repoagent_server.openai.fields import Fields
 
-__all__ = ["MOST_CHOICES", "MOST_TOKENS", "Sampling", "read_sampling"]
-
 MOST_CHOICES: Final = 128
 MOST_TOKENS: Final = 2**31 - 1
 _MOST_STOPS: Final = 1024

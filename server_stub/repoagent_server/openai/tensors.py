@@ -13,8 +13,6 @@ from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.errors import FieldError
 from repoagent_server.openai.generation_request import GenerationRequest
 
-__all__ = ["asked_of", "makes_text"]
-
 _TEXT: Final = "text_output"
 _PROMPTS: Final = ("text_input", "messages", "input_ids")
 _SAMPLING: Final = "sampling_parameters"

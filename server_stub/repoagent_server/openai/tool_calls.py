@@ -16,9 +16,6 @@ from typing import Final
 
 from repoagent.nested_text import read_json
 
-__all__ = ["CallObject", "CallPiece", "ToolCalls"]
-
-
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _SPACES: Final = frozenset(" \t\r\n")
 

@@ -9,8 +9,6 @@ from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import Guide
 from repoagent_server.openai.response_format import schema_guide
 
-__all__ = ["Tools", "read_tools"]
-
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST: Final = 1024
 _CHOICE: Final = "tool_choice"

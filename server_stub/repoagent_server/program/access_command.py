@@ -10,8 +10,6 @@ import click
 
 from repoagent_server.access import Right
 
-__all__ = ["access"]
-
 _KEY_BYTES: Final = 32
 _PREFIX: Final = "ra_"
 """Scanners for leaked secrets find keys that begin alike."""

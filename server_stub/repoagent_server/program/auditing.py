@@ -16,8 +16,6 @@ from repoagent.audit.log import AuditLog, audit_key
 from repoagent_server.access.access_file import AccessChange
 from repoagent_server.program.options import ServeOptions
 
-__all__ = ["audit_log", "configuration_digest", "note_access_change"]
-
 
 @contextmanager
 def audit_log(options: ServeOptions) -> Iterator[AuditLog | None]:

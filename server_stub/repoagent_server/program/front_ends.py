@@ -23,17 +23,6 @@ from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import CertificateMetrics
 from repoagent_server.tls.files import TlsFiles
 
-__all__ = [
-    "READY_NAMES",
-    "FrontEnd",
-    "certificate_metrics",
-    "front_ends",
-    "metrics_page",
-    "ports",
-    "request_log",
-    "with_ports",
-]
-
 _HTTP: Final = "HTTPService"
 _METRICS: Final = "Metrics Service"
 _GRPC: Final = "GRPCInferenceService"

@@ -12,8 +12,6 @@ from repoagent_server.http.service import HttpService, MakeService, ServiceFacto
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["default_model", "sagemaker_service", "vertex_service"]
-
 
 class Api(Protocol):
     """The API of this server, behind another dispatcher."""

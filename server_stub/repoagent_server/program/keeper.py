@@ -20,8 +20,6 @@ from repoagent_server.program.front_ends import ports, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
-__all__ = ["Keeper"]
-
 logger = logging.getLogger(__name__)
 
 _PROGRAM: Final = "repoagent_server.program.worker"

@@ -12,9 +12,6 @@ from repoagent.server.enums import LogLevel
 from repoagent.server.logs import ServerLog, server_log
 from repoagent_server.program.options import LogOptions
 
-__all__ = ["LOGGER", "configure", "table"]
-
-
 LOGGER: Final = "repoagent_server"
 _LOGGERS: Final = ("repoagent", LOGGER)
 

@@ -22,8 +22,6 @@ from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.setting import setting
 
-__all__ = ["LogOptions", "ServeOptions", "open_ports"]
-
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:

@@ -45,8 +45,6 @@ from repoagent_server.program.ready_file import clear_ready_file, write_ready_fi
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
-__all__ = ["core_options", "run"]
-
 logger = logging.getLogger(__name__)
 
 _FILES: Final = 1 << 16

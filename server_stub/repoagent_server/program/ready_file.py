@@ -10,8 +10,6 @@ from tempfile import NamedTemporaryFile
 from repoagent.atomic_file import replace_file
 from repoagent.errors import UnavailableError
 
-__all__ = ["clear_ready_file", "write_ready_file"]
-
 
 def clear_ready_file(path: Path) -> None:
     """Remove what an earlier server left there, so that no one takes it for this one's.

@@ -13,8 +13,6 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError
 from repoagent_server.program.tritonserver import defaults
 
-__all__ = ["MODEL", "REPOSITORY", "flags", "main", "model_of"]
-
 REPOSITORY: Final = Path("/opt/ml/model")
 """Where SageMaker unpacks the archive of an endpoint's model."""
 MODEL: Final = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"

@@ -26,8 +26,6 @@ from repoagent_server.program.options import LogOptions, ServeOptions, open_port
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 
-__all__ = ["serve"]
-
 
 @click.command(cls=AbbreviatingCommand, context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
 @config_file_option

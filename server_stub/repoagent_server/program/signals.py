@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
-__all__ = ["StopRequest", "hangup_calls", "stop_signals"]
-
 _HURRY: Final = 2
 """The signal that is not the first: its sender does not want to wait for balancers any more."""
 

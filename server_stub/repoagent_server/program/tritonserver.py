@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["DEFAULTS", "KEPT", "defaults", "main"]
-
 _EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - this is what the program is for
 
 DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(

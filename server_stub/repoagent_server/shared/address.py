@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-__all__ = ["address_of", "shown"]
-
 _LOCAL = "unix"
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from repoagent.loader.attesting import AttestSettings
 from repoagent_server.shared.setting import setting
 
-__all__ = ["AttestOptions", "AuditOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:

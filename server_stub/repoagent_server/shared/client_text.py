@@ -3,8 +3,6 @@
 from repoagent.errors import RepoAgentError
 from repoagent.public_text import public_text
 
-__all__ = ["client_text"]
-
 
 def client_text(error: RepoAgentError) -> str:
     """The message without the paths of private places of this machine."""

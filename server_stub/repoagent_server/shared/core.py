@@ -7,8 +7,6 @@ from repoagent.audit import Audit
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.tracing.tracer import Tracer
 
-__all__ = ["Core", "Report"]
-
 
 class Report(Protocol):
     """What a load did; ``repoagent.loader.report.LoadReport`` is one."""

@@ -9,8 +9,6 @@ from repoagent_server.shared.memory import default_message_bytes
 from repoagent_server.shared.setting import setting
 from repoagent_server.tls.files import TlsFiles
 
-__all__ = ["COMPRESSION_LEVELS", "GrpcCompressionLevel", "GrpcOptions"]
-
 logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")

@@ -2,8 +2,6 @@
 
 import asyncio
 
-__all__ = ["InFlight"]
-
 
 class InFlight:
     """Belongs to one event loop."""

@@ -9,8 +9,6 @@ from typing import Final, Protocol
 
 from repoagent.serving.requests.request import InferResponse
 
-__all__ = ["Answer", "Mailbox", "Receiver"]
-
 logger = logging.getLogger(__name__)
 _ROOM: Final = 1024
 """Responses that may wait for the loop before senders of more are held up."""

@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["default_message_bytes", "memory_bytes"]
-
 _SHARE: Final = 16
 """gRPC holds a message up to eight times while it is received, parsed and answered; two at once must fit."""
 _LEAST: Final = 1 << 26

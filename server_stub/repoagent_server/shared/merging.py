@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["merged_index", "merged_metrics", "merged_statistics"]
-
 #: States of a version, the one that counts first.
 _ORDER: Final = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE", "")
 _HELP: Final = "# HELP "

@@ -4,8 +4,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-__all__ = ["Pools"]
-
 _WORKERS: Final = 32
 _WAITERS: Final = 1024
 _SHAKING: Final = 4

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["NAME", "found_in", "is_valid"]
-
 NAME: Final = "x-request-id"
 _VALID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 

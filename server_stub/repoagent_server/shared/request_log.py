@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.text import Family
 
-__all__ = ["Entry", "RequestLog", "RequestLogMetrics"]
-
 logger = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 60.0

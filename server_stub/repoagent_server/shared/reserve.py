@@ -15,20 +15,6 @@ from weakref import finalize
 from repoagent.errors import UnavailableError
 from repoagent.limits import Limits
 
-__all__ = [
-    "HELD_FLAG",
-    "MAPPED_PAGE",
-    "WORTH_COUNTING",
-    "GrowingBody",
-    "Hold",
-    "Memory",
-    "Reserve",
-    "Unread",
-    "Uptake",
-    "inflate",
-    "too_much",
-]
-
 HELD_FLAG: Final = Limits.flag("held_bytes")
 WORTH_COUNTING: Final = 1 << 16
 """Bytes of a whole message from which on it is counted for as long as it is in memory."""

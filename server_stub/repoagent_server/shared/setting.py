@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
-__all__ = ["SETTING", "Setting", "setting"]
-
 SETTING: Final = "setting"
 """The key of a :class:`Setting` in the metadata of a field."""
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["JOIN_BELOW", "write_pieces"]
-
 JOIN_BELOW: Final = 1 << 16
 """Bytes. More than that is not copied once more."""
 

@@ -12,9 +12,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.text import Family
 from repoagent_server.tls.files import Material, Stamp, TlsFiles
 
-__all__ = ["CertificateMetrics", "Certificates"]
-
-
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0

@@ -18,8 +18,6 @@ from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.handshakes import Handshakes, Outcome
 from repoagent_server.tls.reading import read_all, read_into
 
-__all__ = ["HTTP_ANSWER", "TlsChannel", "TlsPort"]
-
 logger = logging.getLogger(__name__)
 
 HTTP_ANSWER: Final = (

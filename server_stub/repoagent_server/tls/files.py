@@ -10,9 +10,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["Material", "Stamp", "TlsFiles", "earliest_end"]
-
-
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secret and authenticated. Those of TLS 1.3 all are."""
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Final, Protocol
 
-__all__ = ["SECONDS", "Handshakes", "Outcome"]
-
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 10.0

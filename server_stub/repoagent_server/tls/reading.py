@@ -3,8 +3,6 @@
 import ssl
 from typing import Final, cast
 
-__all__ = ["read_all", "read_into"]
-
 _MOST: Final = 1 << 18
 """Bytes that are handed on at a time."""
 

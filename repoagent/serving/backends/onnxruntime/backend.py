@@ -34,8 +34,6 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["OnnxRuntimeBackend", "OnnxRuntimeModel", "device_of", "left_out", "signature_of"]
-
 
 def device_of(spec: InstanceSpec) -> int | None:
     """The device of an instance; None for the CPU."""

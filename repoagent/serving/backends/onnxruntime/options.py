@@ -10,8 +10,6 @@ from repoagent.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["run_options", "session_options"]
-
 _LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     0: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,

@@ -19,8 +19,6 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Choice", "GpuProviders", "check_used"]
-
 logger = logging.getLogger(__name__)
 
 _CUDA: Final = "CUDAExecutionProvider"

@@ -15,16 +15,6 @@ from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
-__all__ = [
-    "OnnxRuntimeRunner",
-    "Placer",
-    "bfloat16_from_value",
-    "bfloat16_to_value",
-    "bytes_from_text",
-    "bytes_to_text",
-]
-
-
 _WORTHWHILE: Final = 1 << 16
 """Bytes. Telling ONNX Runtime where an output goes takes longer than copying a smaller one."""
 _ALIGNMENT: Final = 64

@@ -18,19 +18,6 @@ from collections.abc import Iterator, Mapping
 
 from repoagent.errors import InternalError, InvalidArgumentError
 
-__all__ = [
-    "MODEL_FILENAME",
-    "NO_FOLDER",
-    "add_external_data",
-    "confine",
-    "may_loop",
-    "model_file",
-    "open_session",
-    "translate",
-    "walk",
-]
-
-
 _PATTERN: Final = re.compile(r"^\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)$", re.DOTALL)
 
 

@@ -29,9 +29,6 @@ from typing import Final
 
 from repoagent.errors import RepoAgentError
 
-__all__ = ["PythonBackend", "Readiness"]
-
-
 _models: Final = logging.getLogger("repoagent.models")
 
 

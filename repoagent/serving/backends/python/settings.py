@@ -16,8 +16,6 @@ from repoagent.serving.backends.registry import warn_of_unknown
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["ENVIRONMENT", "EXECUTION", "PythonSettings", "environment_of", "program_for", "runs_in_process_of_its_own"]
-
 ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _STUB: Final = Path(__file__).with_name("process") / "stub.py"

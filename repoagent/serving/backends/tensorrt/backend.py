@@ -38,8 +38,6 @@ from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Settings", "TensorRtBackend", "TensorRtModel"]
-
 
 class TensorRtModel(BackendModel):
     """See :class:`~repoagent.serving.instances.backend.BackendModel`."""

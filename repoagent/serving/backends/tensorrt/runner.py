@@ -16,8 +16,6 @@ from repoagent.serving.backends.tensorrt.slot import GraphRule, Layout, Slot
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
-__all__ = ["Begun", "TensorRtRunner"]
-
 _ONCE: Final = 1
 """Runs of a layout that are not worth a graph."""
 

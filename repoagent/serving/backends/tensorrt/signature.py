@@ -12,16 +12,6 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = [
-    "DATA_TYPES",
-    "Describing",
-    "batchable",
-    "check_batch_size",
-    "check_shape_tensors",
-    "most_rows",
-    "signature_of",
-]
-
 DATA_TYPES: Final = MappingProxyType(
     {
         ElementType.FLOAT: DataType.FP32,

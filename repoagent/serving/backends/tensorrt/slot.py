@@ -16,9 +16,6 @@ from repoagent.serving.requests.tensor import Array
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["GraphRule", "Layout", "Slot", "Transfer"]
-
-
 logger = logging.getLogger(__name__)
 
 

@@ -33,9 +33,6 @@ from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["GrpcFrontend", "public_pool"]
-
-
 _PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
 
 

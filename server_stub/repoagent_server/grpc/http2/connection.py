@@ -36,8 +36,6 @@ from repoagent_server.grpc.http2.sender import Sender
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["Application", "Connection"]
-
 _MAX_BLOCK: Final = 1 << 15
 """Bytes of a block of headers, and of any frame that is not DATA."""
 _MAX_CONTINUATIONS: Final = 16

@@ -38,9 +38,6 @@ from repoagent_server.grpc.http2.frames import (
 from repoagent_server.grpc.http2.headers import MAX_LIST
 from repoagent_server.grpc.http2.sender import Sender
 
-__all__ = ["CONNECTION_WINDOW", "MAX_FRAME", "MAX_STREAMS", "STREAM_WINDOW", "Bucket", "Control", "PingGuard", "Rules"]
-
-
 _LONG: Final = 7200.0
 """Seconds between pings of a connection without calls, where these are not permitted: gRPC's number."""
 

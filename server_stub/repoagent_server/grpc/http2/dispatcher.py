@@ -25,8 +25,6 @@ from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.reserve import Reserve
 
-__all__ = ["Dispatcher", "Route"]
-
 _INFER: Final = f"/{SERVICE}/ModelInfer"
 _UNAVAILABLE: Final = 14
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b",".join(CODINGS))

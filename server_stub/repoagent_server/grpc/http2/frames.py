@@ -3,8 +3,6 @@
 import struct
 from typing import Final
 
-__all__ = ["ConnectionFault", "StreamFault", "frame"]
-
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA: Final = 0

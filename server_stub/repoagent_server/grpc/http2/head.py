@@ -8,9 +8,6 @@ from typing import Any, Final
 
 from repoagent_server.shared.request_id import NAME, is_valid
 
-__all__ = ["RequestHead", "bad_trailers", "literal"]
-
-
 Field = tuple[bytes, bytes]
 
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))

@@ -9,8 +9,6 @@ from hpack.table import HeaderTable
 from repoagent_server.grpc.http2.frames import COMPRESSION_ERROR, ConnectionFault
 from repoagent_server.grpc.http2.head import RequestHead, literal
 
-__all__ = ["MAX_LIST", "HeaderReader", "status_fields"]
-
 MAX_LIST: Final = 1 << 14
 """Bytes of all headers of a request, once decompressed: gRPC's own limit in C."""
 _MAX_KNOWN: Final = 64

@@ -9,8 +9,6 @@ from repoagent.errors import UnavailableError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.shared.reserve import HELD_FLAG, WORTH_COUNTING, Memory, Reserve, inflate
 
-__all__ = ["CODINGS", "HELD", "Assembly", "MessageFault", "compress", "decompress"]
-
 PREFIX_BYTES: Final = 5
 _SIZE: Final = struct.Struct(">I")
 

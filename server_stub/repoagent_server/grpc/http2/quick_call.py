@@ -17,9 +17,6 @@ from repoagent_server.handlers.running_request import RunningRequest
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
-__all__ = ["LoggedQuickCall", "QuickCall", "only_message"]
-
-
 _CANCELLED: Final = 1
 
 

@@ -29,9 +29,6 @@ from repoagent_server.shared.reserve import WORTH_COUNTING, Memory
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
-__all__ = ["DEADLINE", "Aborted", "Context", "RunningCall"]
-
-
 _Made = TypeVar("_Made", bytes, Memory)
 
 logger = logging.getLogger(__name__)

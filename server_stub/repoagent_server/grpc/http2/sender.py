@@ -31,8 +31,6 @@ from repoagent_server.grpc.http2.headers import status_fields
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import HELD_FLAG, Reserve
 
-__all__ = ["READS_TOO_SLOWLY", "Sender"]
-
 READS_TOO_SLOWLY: Final = f"too much waits for clients that read slowly ({HELD_FLAG})"
 _RESOURCE_EXHAUSTED: Final = 8
 

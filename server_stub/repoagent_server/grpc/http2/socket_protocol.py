@@ -17,8 +17,6 @@ from repoagent_server.shared.address import address_of
 from repoagent_server.shared.reserve import Uptake
 from repoagent_server.shared.writing import write_pieces
 
-__all__ = ["SocketProtocol", "Times"]
-
 _HIGH_WATER: Final = 1 << 20
 """Bytes that the transport may hold before answers wait in their queues."""
 _PART_SECONDS: Final = 1.0

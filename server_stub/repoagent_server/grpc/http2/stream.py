@@ -5,8 +5,6 @@ from typing import Final, Protocol
 
 from repoagent_server.grpc.http2.head import RequestHead
 
-__all__ = ["Call", "Stream"]
-
 
 class Call(Protocol):
     """What the application makes of a stream; see :class:`~repoagent_server.grpc.http2.connection.Application`."""

@@ -26,9 +26,6 @@ from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
-__all__ = ["Http2Transport", "Served", "listening", "unlink"]
-
-
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
 _NEW_SECONDS: Final = 0.1

@@ -9,8 +9,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent_server.http.hosting.service import UNKNOWN, Target
 from repoagent_server.http.messages import Request, Response
 
-__all__ = ["SageMaker", "SageMakerOptions"]
-
 _PREFIX: Final = "SAGEMAKER_TRITON_"
 _INFERENCES: Final = ("infer", "generate", "generate_stream")
 _PINGS: Final = ("ready", "live")

@@ -14,9 +14,6 @@ from repoagent_server.http.router import Router
 from repoagent_server.http.service import HttpService, MakeService, Refusal
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["UNKNOWN", "Platform", "Target", "hosted"]
-
-
 UNKNOWN: Final = Response(400)
 """The answer to a path that a platform does not have; without a body, as in Triton."""
 

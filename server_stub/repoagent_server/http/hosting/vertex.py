@@ -9,8 +9,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent_server.http.hosting.service import UNKNOWN, Target
 from repoagent_server.http.messages import Request, Response, error_response
 
-__all__ = ["Vertex", "VertexOptions"]
-
 _REDIRECT: Final = b"x-vertex-ai-triton-redirect"
 
 

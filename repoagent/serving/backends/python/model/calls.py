@@ -9,8 +9,6 @@ from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.model.errors import raising_tritons
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["AsyncResponseIterator", "ResponseIterator"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from repoagent.public_text import writable
 from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["CoreAccess", "ModelContext", "current", "entered", "fault_text", "running"]
-
 
 class CoreAccess(Protocol):
     """What a Python model may ask of the server that it runs in."""

@@ -8,14 +8,6 @@ from typing import ClassVar, ParamSpec, TypeVar
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 from repoagent.public_text import writable
 
-__all__ = [
-    "TritonError",
-    "TritonModelException",
-    "core_error",
-    "let_interrupt_pass",
-    "raising_tritons",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -21,9 +21,6 @@ from repoagent.serving.backends.python.model.utils import ModelConfig
 from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["EventLoop", "PythonInstance", "completed", "started"]
-
-
 _PATIENCE_SECONDS: Final = 5.0
 
 

@@ -9,8 +9,6 @@ from repoagent.serving.backends.python.model.errors import TritonModelException,
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind, MetricRegistry
 
-__all__ = ["Metric", "MetricFamily"]
-
 
 class Metric:
     """One series; made with ``MetricFamily.Metric(labels={...})``, whose object the model must keep.

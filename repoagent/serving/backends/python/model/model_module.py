@@ -18,8 +18,6 @@ from repoagent.serving.backends.python.model.context import ModelContext, entere
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
 from repoagent.serving.backends.python.model.utils import UTILS_NAME, bound_utils
 
-__all__ = ["ImportedModel", "OwnModules", "import_model"]
-
 
 class OwnModules:
     """The modules of one run of a model's code, in ``package``: what ``directories`` hold, and ``given`` ones.

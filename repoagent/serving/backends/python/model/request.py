@@ -19,8 +19,6 @@ from repoagent.serving.backends.python.model.response import (
 from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
 
-__all__ = ["InferenceRequest"]
-
 RELEASE_ALL: Final = 1
 RESCHEDULE: Final = 2
 _SEQUENCE_START: Final = 1

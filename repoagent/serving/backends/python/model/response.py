@@ -15,17 +15,6 @@ from repoagent.serving.backends.python.model.errors import (
 from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 
-__all__ = [
-    "FINAL",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "checked_parameters",
-    "checked_tensors",
-    "received",
-    "response_of",
-]
-
-
 FINAL: Final = 1
 _INT64: Final = 1 << 63
 

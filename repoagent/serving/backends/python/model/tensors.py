@@ -10,20 +10,6 @@ from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
-__all__ = [
-    "BFLOAT16",
-    "BITS",
-    "TRITON_STRING_TO_NUMPY",
-    "Tensor",
-    "deserialize_bytes_tensor",
-    "exchange_type",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-]
-
-
 BFLOAT16: Final = (4, 16, 1)
 """DLPack's code, bits and lanes of bfloat16."""
 BITS: Final = (1, 16, 1)

@@ -29,9 +29,6 @@ from repoagent.serving.backends.python.model.tensors import (
 )
 from repoagent.serving.measuring.custom_metrics import MetricKind
 
-__all__ = ["UTILS_NAME", "LogLevel", "Logger", "ModelConfig", "bound_utils"]
-
-
 _SCHEDULERS: Final = ("sequence_batching", "ensemble_scheduling")
 
 

@@ -31,16 +31,6 @@ from repoagent.serving.backends.python.process.memory import (
 )
 from repoagent.serving.backends.python.process.packets import decoded, descriptors_of, encoded, is_gone, send_packet
 
-__all__ = [
-    "Channel",
-    "Kind",
-    "LongMessageError",
-    "Message",
-    "Payload",
-    "PeerGoneError",
-    "UndeliveredError",
-]
-
 _HEAD: Final = struct.Struct("<BBI")
 _PACKET_BYTES: Final = 64 << 10
 _TEXT_BYTES: Final = 32 << 10

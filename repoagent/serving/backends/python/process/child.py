@@ -36,9 +36,6 @@ from repoagent.serving.backends.python.process.remote import (
 )
 from repoagent.serving.requests.request import InferResponse
 
-__all__ = ["Batch", "Executions", "main"]
-
-
 _PR_SET_PDEATHSIG: Final = 1
 _NUMBER: Final = struct.Struct("Q")
 """In the machine's own order: so it is written in one step."""

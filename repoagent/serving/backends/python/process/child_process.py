@@ -21,9 +21,6 @@ from repoagent.serving.backends.python.process.memory import Mapping as SharedMa
 from repoagent.serving.backends.python.process.server_channel import ServerChannel, WorkChannel
 from repoagent.storage.secrets.programs import without_secrets
 
-__all__ = ["ChildProcess", "OutputLines", "Program"]
-
-
 logger = logging.getLogger("repoagent.models")
 _CHUNK: Final = 1 << 16
 _LARGEST_PIPE: Final = 1 << 20

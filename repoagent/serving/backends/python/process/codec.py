@@ -12,18 +12,6 @@ from repoagent.serving.backends.python.process.memory import Memory, ProtocolErr
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
-__all__ = [
-    "RESCHEDULED",
-    "Packer",
-    "error_body",
-    "error_of",
-    "request_body",
-    "request_of",
-    "response_body",
-    "response_of",
-    "tensors_of",
-]
-
 RESCHEDULED: Final = 2
 """In the place of True for the end of a request that is to be executed again."""
 

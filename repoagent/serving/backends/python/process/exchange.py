@@ -15,8 +15,6 @@ from repoagent.serving.instances.loop_reader import LoopReader
 if TYPE_CHECKING:
     from repoagent.serving.backends.python.process.instance import ProcessInstance
 
-__all__ = ["Exchange", "LoopReceiver"]
-
 logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 0.01
 """How long a process may be silent before what was sent ahead is asked back."""

@@ -21,8 +21,6 @@ from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["ProcessInstance"]
-
 logger = logging.getLogger(__name__)
 
 _FOR_THREADS: Final = 64

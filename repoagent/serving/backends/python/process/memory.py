@@ -20,20 +20,6 @@ import numpy as np
 from repoagent.limits import Limits
 from repoagent.serving.requests.tensor import Array
 
-__all__ = [
-    "UNLIMITED",
-    "Allowance",
-    "Arena",
-    "Block",
-    "ClosedError",
-    "Mapping",
-    "Memory",
-    "Place",
-    "ProtocolError",
-    "sealed_file",
-]
-
-
 _SHARE_OF_DESCRIPTORS: Final = 8
 """A segment takes one or two descriptors of the server, which needs others for its clients."""
 

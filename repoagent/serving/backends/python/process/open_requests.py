@@ -13,17 +13,6 @@ from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 
-__all__ = [
-    "Executed",
-    "OpenRequests",
-    "Outstanding",
-    "RequestsAhead",
-    "Returned",
-    "UnsentAnswer",
-    "WorkItem",
-]
-
-
 Executed = Callable[[int, int, int], None]
 """Called with the place of an execution among those given, and when it began and ended, before it is answered."""
 Returned = Callable[[Sequence[int]], None]

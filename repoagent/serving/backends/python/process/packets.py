@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from repoagent.nested_text import DEEPEST, check_depth
 
-__all__ = ["DONT_WAIT", "decoded", "descriptors_of", "encoded", "is_gone", "send_packet"]
-
 # What json.JSONEncoder makes again for each text, which takes longer than most texts do. It does not look for circles,
 # which would take half of the time.
 _pieces: Final = make_encoder(

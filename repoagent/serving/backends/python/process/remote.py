@@ -25,8 +25,6 @@ from repoagent.serving.measuring.custom_metrics import MetricKind
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["RemoteCore", "RemoteRegistry", "RemoteRequest", "Respond", "Response", "Stream"]
-
 _AHEAD_BYTES: Final = 16 << 20
 _AHEAD_RESPONSES: Final = 64
 """How much a decoupled model may send before it waits for the server."""

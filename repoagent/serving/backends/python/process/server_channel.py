@@ -19,8 +19,6 @@ from repoagent.serving.backends.python.process.channel import (
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 from repoagent.serving.backends.python.process.packets import DONT_WAIT, send_packet
 
-__all__ = ["ServerChannel", "WorkChannel"]
-
 _ENTRY_BYTES: Final = 256
 
 

@@ -19,8 +19,6 @@ from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["BackgroundCalls", "ReportedMetrics", "Requests", "Services", "log_record"]
-
 
 class BackgroundCalls:
     """Calls for one process that take a while, on threads that end when there is nothing to do."""

@@ -17,9 +17,6 @@ from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.open_requests import OpenRequests
 from repoagent.serving.backends.python.process.services import Services
 
-__all__ = ["ProcessSpec", "Supervisor", "completed_in_child", "first_answer", "new_child"]
-
-
 _models: Final = logging.getLogger("repoagent.models")
 
 
