@@ -35,6 +35,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.number = 0
         """The first that came before :meth:`forward`; 0 while none has."""
+        self._raises = True
         self._send: Callable[[int], None] | None = None
         self._kept: frozenset[signal.Signals] = frozenset()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else, where our parent ignores it, no child has a status
@@ -46,6 +47,10 @@ class StopSignals:
         """Whether the load is to be given up."""
         return self.number != 0
 
+    def hold(self) -> None:
+        """From now on a second Ctrl-C is only noted, too: what is about to start must not be left alone."""
+        self._raises = False
+
     def forward(self, send: Callable[[int], None], *, but: frozenset[signal.Signals] = frozenset()) -> None:
         """Call ``send`` with every signal from now on but those in ``but``; one that came before becomes SIGTERM."""
         self._send, self._kept = send, but
@@ -54,7 +59,7 @@ class StopSignals:
 
     def _take(self, number: int, *_: object) -> None:
         if self._send is None:
-            if self.number and number == signal.SIGINT:
+            if self._raises and self.number and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.number = self.number or (number if number in _STOP else 0)
         elif number not in self._kept:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -201,6 +201,17 @@ def filter_log(wanted: Callable[[logging.LogRecord], bool]) -> None:
     logger = logging.getLogger("repoagent.loader")
     logger.addFilter(wanted)
     click.get_current_context().call_on_close(lambda: logger.removeFilter(wanted))
+
+
+def end_only_here() -> None:
+    """Until the command ends, no agent ends the process with status 0, which would start what waits for a model."""
+    process, leave = os.getpid(), os._exit
+
+    def leave_with_an_error(status: int) -> NoReturn:
+        leave(status or int(os.getpid() == process))  # a fork may have its own end
+
+    os._exit = leave_with_an_error
+    click.get_current_context().call_on_close(lambda: setattr(os, "_exit", leave))
 
 
 def show_report(report: "LoadReport | None", more: Iterable[str] = (), *, err: bool = False) -> None:

@@ -10,6 +10,7 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
+    end_only_here,
     load_model,
     loader_flags,
     open_model,
@@ -55,6 +56,7 @@ def prepare(pairs: tuple[str, ...], allow_disk: bool, allow_unchecked: bool, **v
         raise click.UsageError("each MODEL needs a DIRECTORY: the number of arguments is odd")
     models, directories = pairs[::2], pairs[1::2]
     quiet_tracebacks()
+    end_only_here()
     stop = StopSignals()
     try:
         chains = _prepare(models, [*map(Path, directories)], allow_disk, allow_unchecked, values, stop)

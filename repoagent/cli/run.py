@@ -1,5 +1,6 @@
 """``repoagent run MODEL -- COMMAND...``: run a model's agents, and give the result to another server for its life."""
 
+import math
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
+    end_only_here,
     load_model,
     loader_flags,
     open_model,
@@ -36,6 +38,16 @@ _ASKED_TO_STOP: Final = 75
 _KEYS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds, with an end: no comparison with ``nan`` is ever true, and ``inf`` is no wait that ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
+
+
 @click.command()
 @click.argument("model")
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -44,14 +56,14 @@ _KEYS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 @click.option("--ready-url", metavar="URL", help="The command is ready when this URL answers. [default: at once]")
 @click.option(
     "--ready-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=_Seconds(0, min_open=True),
     default=600,
     show_default=True,
     help="Seconds that the command may take to be ready; then it is stopped.",
 )
 @click.option(
     "--stop-timeout",
-    type=click.FloatRange(0),
+    type=_Seconds(0),
     default=25,
     show_default=True,
     help="Seconds that the command may take to stop; then it is killed.",
@@ -78,6 +90,7 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
         except InvalidArgumentError as error:
             raise click.BadParameter(error.message, param_hint="--ready-url") from None
     quiet_tracebacks()
+    end_only_here()
     stop = StopSignals()
     try:
         status = _run(model, command, values, stop)
@@ -94,7 +107,7 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
 
 def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopSignals) -> int:
     from repoagent.config import default_config, select_versions
-    from repoagent.handover.command import Command, fill_in
+    from repoagent.handover.command import Command, fill_in, program_of
     from repoagent.handover.stable_link import stable_link
     from repoagent.loader.assembly import LoaderOptions, open_loader
     from repoagent.loader.plugins import PluginManager
@@ -107,7 +120,8 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
         plugins = resources.enter_context(PluginManager())
         loader = open_loader(options, plugins, resources, requests.ask)
         source = open_model(model, plugins.registry("filesystems"), options.limits)
-        loader.admit_command(source.name, words[0])
+        program = program_of(words[0])
+        loader.admit_command(source.name, program)
         chain = load_model(loader, source, stop)
         show_report(chain.report, err=True)
         with ExitStack() as linked:
@@ -123,9 +137,14 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
                 named = {"model": str(place), "version": newest, "name": chain.name, "repository": str(repository)}
                 filled = fill_in(words, named)
                 chain.attest(versions)
+                stop.hold()
                 if stop.is_set():
                     raise CancelledError("stopped before the command was started")
-                running = Command(filled, model=str(place), stop_seconds=values["stop_timeout"], locks=loader.locks)
+                if program == words[0]:  # perhaps the model has a part in it
+                    program = filled[0]
+                running = Command(
+                    program, filled, model=str(place), stop_seconds=values["stop_timeout"], locks=loader.locks
+                )
             except BaseException as error:
                 chain.fail(error)
                 raise

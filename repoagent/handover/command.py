@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.handover import supervisor
 from repoagent.sentinel import NAME
-from repoagent.storage.secrets.programs import child_environment
+from repoagent.storage.secrets.programs import child_environment, program_path
 
-__all__ = ["Command", "CommandError", "check_ready_url", "fill_in", "wait_until_ready"]
+__all__ = ["Command", "CommandError", "check_ready_url", "fill_in", "program_of", "wait_until_ready"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +79,25 @@ def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]
     return filled
 
 
+def program_of(word: str) -> str:
+    """What a policy judges of a command that begins with ``word``: its path, or ``word`` if it has part of the model."""
+    return word if _PLACE.search(word) else program_path(word)
+
+
 class Command:
     """The running command and all that it started, behind a supervisor.
 
     Start it on the main thread: the supervisor stops the command when the thread that started it ends.
     """
 
-    def __init__(self, words: Sequence[str], *, model: str, stop_seconds: float, locks: Sequence[int]) -> None:
+    def __init__(
+        self, program: str, words: Sequence[str], *, model: str, stop_seconds: float, locks: Sequence[int]
+    ) -> None:
         """Start ``words``; its variables are those of this process without secrets, and ``REPOAGENT_MODEL``.
 
         Args:
-            words: The program and its arguments.
+            program: The file to execute; a relative path is not there, wherever this was started.
+            words: What the program is called, and its arguments.
             model: Where the model is.
             stop_seconds: How long it may take to stop before it is killed.
             locks: Descriptors that it keeps open, so that no one removes the model before it ends.
@@ -97,6 +105,8 @@ class Command:
         Raises:
             CommandError: the program is not there, or cannot be executed.
         """
+        if not os.path.isabs(program):
+            raise CommandError(words[0], errno.ENOENT)
         environment = child_environment({"REPOAGENT_MODEL": model})
         environment.pop(NAME, None)  # The supervisor ends what it starts, in good order.
         #: On a terminal the command stays in the group that keys send signals to, and that ^Z stops as a whole.
@@ -108,11 +118,14 @@ class Command:
         reading, writing = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's command
-                [*_SUPERVISOR, str(os.getpid()), str(stop_seconds), str(writing), group, *words],
+                [*_SUPERVISOR, str(os.getpid()), str(stop_seconds), str(writing), group, program, *words],
                 env=environment,
                 pass_fds=(*locks, writing),
                 process_group=None if self.shares_group else 0,
             )
+        except OSError as error:  # the words are too long, or there is no process left
+            os.close(reading)
+            raise CommandError(words[0], error.errno or errno.EIO) from None
         finally:
             os.close(writing)
         with open(reading, "rb") as report:

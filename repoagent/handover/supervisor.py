@@ -31,7 +31,7 @@ _KILLED_SECONDS: Final = 10.0
 """How long killed processes may take; those of another user cannot be killed at all."""
 
 
-def supervise(parent: int, patience: float, report: int, shared: bool, command: list[str]) -> int:
+def supervise(parent: int, patience: float, report: int, shared: bool, program: str, command: list[str]) -> int:
     """Run ``command`` to its end, and return the status for the shell.
 
     Args:
@@ -39,7 +39,8 @@ def supervise(parent: int, patience: float, report: int, shared: bool, command: 
         patience: Seconds between the first signal to stop and SIGKILL.
         report: A descriptor that gets the error number if the command cannot be started, and is closed if it was.
         shared: Whether the command stays in the process group, to which a terminal sends its signals.
-        command: The program and its arguments.
+        program: The file to execute.
+        command: What it is called, and its arguments.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     adopt_orphans()
@@ -49,7 +50,7 @@ def supervise(parent: int, patience: float, report: int, shared: bool, command: 
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, supervisor, report, shared)
+        _become(program, command, supervisor, report, shared)
     os.close(report)
     status = _wait(child, patience, _FROM_TERMINAL if shared else frozenset())
     end_the_rest(patience)
@@ -61,7 +62,7 @@ def adopt_orphans() -> None:
     _prctl(_CHILD_SUBREAPER, 1)
 
 
-def _become(command: list[str], supervisor: int, report: int, shared: bool) -> NoReturn:
+def _become(program: str, command: list[str], supervisor: int, report: int, shared: bool) -> NoReturn:
     """Replace this process by the command."""
     try:
         _prctl(_PDEATHSIG, signal.SIGKILL)
@@ -73,7 +74,7 @@ def _become(command: list[str], supervisor: int, report: int, shared: bool) -> N
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvp(command[0], command)  # noqa: S606 - the operator's command
+        os.execv(program, command)  # noqa: S606 - the operator's command
     except OSError as error:
         os.write(report, str(error.errno).encode())
         os._exit(127 if error.errno in (errno.ENOENT, errno.ENOTDIR) else 126)
@@ -168,5 +169,5 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    _parent, _patience, _report, _shared, *_command = sys.argv[1:]
-    sys.exit(supervise(int(_parent), float(_patience), int(_report), _shared == "shared", _command))
+    _parent, _patience, _report, _shared, _program, *_command = sys.argv[1:]
+    sys.exit(supervise(int(_parent), float(_patience), int(_report), _shared == "shared", _program, _command))

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -66,10 +67,15 @@ def start(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> Itera
     policy.write_text(f'{policy.read_text()}after = ["note"]\n')
     started = []
 
-    def run(*arguments: str | Path, model: Path = folder, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+    def run(
+        *arguments: str | Path,
+        model: Path = folder,
+        prefix: tuple[str, ...] = (),
+        program: tuple[str, ...] = ("-m", "repoagent"),
+    ) -> "subprocess.Popen[str]":
         cut = arguments.index("--")
         given = [*arguments[:cut], model, *arguments[cut:]]
-        words = [*prefix, sys.executable, "-m", "repoagent", "run", *flags, notes]
+        words = [*prefix, sys.executable, *program, "run", *flags, notes]
         words += [f"--confidential-directory={memory}", *map(str, given)]
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -89,7 +95,7 @@ def start(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> Itera
 def run(start: Start) -> Run:
     """As ``start``, to the end."""
 
-    def finished(*arguments: str | Path, **options: Path) -> "subprocess.CompletedProcess[str]":
+    def finished(*arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
         child = start(*arguments, **options)
         output, errors = child.communicate(timeout=120)
         return subprocess.CompletedProcess(child.args, child.returncode, output, errors)
@@ -176,11 +182,13 @@ def test_a_command_that_a_signal_ends_gives_128_and_its_number(run: Run, number:
     assert run("--", "sh", "-c", f"kill -{number.value} $$").returncode == 128 + number
 
 
-@pytest.mark.parametrize(("program", "status"), [("/nowhere/vllm", 127), ("nosuchprogram", 127), ("/etc/passwd", 126)])
+@pytest.mark.parametrize(
+    ("program", "status"), [("/nowhere/vllm", 127), ("nosuchprogram", 127), ("/etc/passwd", 126), ("true", 126)]
+)
 def test_a_command_that_cannot_be_started_fails_the_load(
     run: Run, notes: Callable[[], list[str]], program: str, status: int
 ) -> None:
-    result = run("--", program, "{model}")
+    result = run("--", program, "{model}" * 9999 if program == "true" else "{model}")
     assert result.returncode == status
     assert result.stderr.splitlines()[-1].startswith(f"repoagent: cannot run '{program}': ")
     assert notes() == ["LOAD", "LOAD_FAIL"]
@@ -542,10 +550,48 @@ def test_a_rule_names_the_commands_that_may_have_the_model(run: Run, tmp_path: P
     refused = run("--", "true")
     assert refused.returncode == 1
     assert "neither judges a command" in refused.stderr
-    policy.write_text(f'{policy.read_text()}commands = ["true"]\n')
+    policy.write_text(f'{policy.read_text()}commands = ["true", "{{model}}/named"]\n')
+    (tmp_path / "true").write_text("#!/bin/sh\necho another\n")
+    (tmp_path / "true").chmod(0o755)
     assert run("--", "true").returncode == 0
-    other = run("--", "false")
-    assert (other.returncode, "does not allow command 'false'" in other.stderr) == (1, True)
+    assert run("--", shutil.which("true") or "").returncode == 0
+    assert run("--", "{model}/named").returncode == 127
+    for word in ("false", f"{tmp_path}/true", "{model}/true"):
+        other = run("--", word)
+        assert (other.returncode, "does not allow command" in other.stderr, other.stdout) == (1, True, "")
+
+
+def test_a_name_is_looked_for_in_no_directory_that_may_be_anyones(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("true", "another"):
+        (tmp_path / name).write_text("#!/bin/sh\necho another\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f".:{os.environ['PATH']}")
+    first, second = run("--", "true"), run("--", "another")
+    assert [(one.returncode, one.stdout) for one in (first, second)] == [(0, ""), (127, "")]
+    assert run("--", "./another").stdout == "another\n"
+
+
+def test_a_second_interrupt_while_the_command_starts_waits_for_its_end(
+    run: Run, notes: Callable[[], list[str]]
+) -> None:
+    """It took the files from a command that had just begun."""
+    code = (
+        "import signal\n"
+        "from repoagent.handover import command\n"
+        "class Command(command.Command):\n"
+        "    def __init__(self, *arguments, **options):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "        super().__init__(*arguments, **options)\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "command.Command = Command\n"
+    )
+    patched = f"{code}from repoagent.cli.main import main\nmain()\n"
+    result = run("--", "sleep", "1000", program=("-c", patched))
+    assert result.returncode == 128 + signal.SIGTERM, result.stderr
+    assert notes() == DONE
 
 
 def test_a_key_is_no_variable_of_the_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,6 +624,13 @@ def test_a_model_that_no_agent_looked_at_needs_a_flag(run: Run, tmp_path: Path) 
     assert (Path(version).name, repository) == ("3", "plain")
 
 
-@pytest.mark.parametrize("wrong", [["--ready-url=http://[", "--", "true"], ["--"], ["--nosuch", "--", "true"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(["--ready-url=http://[", "--", "true"], ["--"], ["--nosuch", "--", "true"]),
+        *([f"--stop-timeout={seconds}", "--", "true"] for seconds in ("nan", "inf", "-1", "1e999", "x")),
+        *([f"--ready-timeout={seconds}", "--", "true"] for seconds in ("nan", "inf", "0")),
+    ],
+)
 def test_a_wrong_command_line_is_status_2(run: Run, wrong: list[str]) -> None:
     assert run(*wrong).returncode == 2

@@ -16,7 +16,7 @@ from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
 from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
-from repoagent.storage.secrets.programs import mark_secret
+from repoagent.storage.secrets.programs import mark_secret, program_path
 
 _UNNAMED: Final = (
     "the policy limits the backends or platforms of the model, and neither judges a command; the operator can allow "
@@ -89,16 +89,17 @@ def backend_objections(config: ModelConfig, rule: Rule) -> Iterator[str]:
 def command_objection(command: str | None, rule: Rule) -> str | None:
     """Why ``rule`` does not let the program ``command`` have the model; None if it does.
 
-    A program is named by its file's name, or by the path that it is started by. Backends and platforms do not describe
-    it. ``command`` None is one that is not known yet.
+    A program has its path here, and is named by that, or by a file name by which PATH leads to it: a model may have a
+    program of any name. Other receivers, such as ``prepare``, have a name alone. Backends and platforms describe
+    neither. ``command`` None is one that is not known yet.
     """
     if rule.commands is None:
         limited = (rule.backends, rule.platforms) != (None, None)
         return _UNNAMED if limited else None
     if command is None:
         return None if rule.commands else _not_allowed("command", "any", ())
-    names = (command, os.path.basename(command))
-    return None if set(names) & set(rule.commands) else _not_allowed("command", command, rule.commands)
+    named = (entry if os.sep in entry and not os.path.isabs(entry) else program_path(entry) for entry in rule.commands)
+    return None if command in named or command in rule.commands else _not_allowed("command", command, rule.commands)
 
 
 def _contradicts(config: ModelConfig, backend: str) -> bool:

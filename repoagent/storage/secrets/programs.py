@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -48,6 +49,19 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 def child_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a program inherits from the server now, and ``added``, which its caller chose."""
     return without_secrets(os.environ) | dict(added or {})
+
+
+def program_path(word: str) -> str:
+    """The absolute path of the program that a command begins with; a name that PATH does not have stays a name.
+
+    Directories of PATH that are not absolute have nothing: what lies where this was started may be anyone's. The last
+    part is not followed if it is a link, as one file can be many programs by its names.
+    """
+    if os.sep not in word:
+        directories = os.pathsep.join(filter(os.path.isabs, os.get_exec_path()))
+        word = shutil.which(word, path=directories) or word
+    directory, name = os.path.split(word)
+    return os.path.join(os.path.realpath(directory), name) if directory else word
 
 
 _TICK_SECONDS: Final = 0.05

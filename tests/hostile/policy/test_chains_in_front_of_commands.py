@@ -26,11 +26,12 @@ def refused(request: pytest.FixtureRequest, program: Program, folder: Path, memo
         "run": [f"--confidential-directory={memory}", folder, "--", "touch", tmp_path / "started"],
     }
 
-    def call(*more: str, killed: bool = False) -> "subprocess.CompletedProcess[str]":
+    def call(*more: str, ended: int = 0) -> "subprocess.CompletedProcess[str]":
+        """``ended`` is the status of a process that an agent has ended, with no time to remove anything."""
         result = program(request.param, *more, *places[request.param])
-        assert result.returncode == (-signal.SIGKILL if killed else 1), result.stderr
+        assert result.returncode == (ended or 1), result.stderr
         assert not (tmp_path / "started").exists()
-        if not killed:
+        if not ended:
             assert left_in(memory) == []
             assert left_in(tmp_path / "work") == []
             assert not (memory / "out").exists() or os.listdir(memory / "out") == []
@@ -127,11 +128,12 @@ def test_agents_that_raise_and_return_what_ends_programs(
     assert "agent 'hostile'" in refused(after(load)).stderr
 
 
-def test_a_kill_within_an_agent_leaves_nothing_to_the_next_start(
-    refused: Refused, after: Callable[[str], str], folder: Path, tmp_path: Path
+@pytest.mark.parametrize(("load", "status"), [("os.kill(os.getpid(), 9)", -9), ("os._exit(0)", 1), ("os._exit(3)", 3)])
+def test_an_end_within_an_agent_is_a_failure_and_leaves_nothing_to_the_next_start(
+    refused: Refused, after: Callable[[str], str], folder: Path, load: str, status: int
 ) -> None:
-    where = after("os.kill(os.getpid(), 9)")
-    refused(where, killed=True)
+    where = after(load)
+    refused(where, ended=status)
     _other_content(folder)
     refused(where)
 

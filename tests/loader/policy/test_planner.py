@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError
 from repoagent.loader.policy import PolicyPlanner
+from repoagent.storage.secrets.programs import program_path
 
 MakePlanner = Callable[[str], PolicyPlanner]
 MakeConfig = Callable[..., ModelConfig]
@@ -48,7 +50,9 @@ LIMITED = '[[rule]]\nmodels = ["*"]\nbackends = ["onnxruntime"]\n'
         (LIMITED, None, "neither judges a command"),
         (f'{LIMITED}commands = ["vllm"]', "vllm", ""),
         (f'{LIMITED}commands = ["vllm"]', None, ""),
-        (f'{LIMITED}commands = ["vllm"]', "/opt/bin/vllm", ""),
+        (f'{LIMITED}commands = ["vllm"]', "/opt/bin/vllm", "does not allow command '/opt/bin/vllm'; allowed: vllm"),
+        (f'{LIMITED}commands = ["{{model}}/serve"]', "{model}/serve", ""),
+        (f'{LIMITED}commands = ["serve"]', "{model}/serve", "does not allow command '{model}/serve'"),
         (f'{LIMITED}commands = ["/opt/bin/vllm"]', "/opt/bin/vllm", ""),
         (f'{LIMITED}commands = ["/opt/bin/vllm"]', "/tmp/vllm", "does not allow command '/tmp/vllm'"),
         ('[[rule]]\nmodels = ["*"]\ncommands = ["vllm"]', "prepare", "does not allow command 'prepare'"),
@@ -61,6 +65,24 @@ def test_a_command_is_allowed_by_name(planner: MakePlanner, rule: str, command: 
             planner(rule).admit_command("m", command)
     else:
         planner(rule).admit_command("m", command)
+
+
+def test_a_name_allows_what_path_leads_to_and_nothing_else_of_that_name(
+    planner: MakePlanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may have a program of the name, and the directory in which the command is started, too."""
+    for name in ("bin", "model", "later"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vllm").touch(0o755)
+    (tmp_path / "link").symlink_to("bin")
+    monkeypatch.chdir(tmp_path / "model")
+    monkeypatch.setenv("PATH", f".::model:{tmp_path}/bin:{tmp_path}/later")
+    rule = planner(f'{LIMITED}commands = ["vllm", "{tmp_path}/link/other", "bin/other"]')
+    for word in ("vllm", "../bin/vllm", f"{tmp_path}/link/vllm", f"{tmp_path}/bin/other"):
+        rule.admit_command("m", program_path(word))
+    for word in ("./vllm", "../later/vllm", f"{tmp_path}/model/vllm", "../bin/other2", "other", "bin/other"):
+        with pytest.raises(InternalError, match="does not allow command"):
+            rule.admit_command("m", program_path(word))
 
 
 def test_an_empty_list_allows_no_agent(planner: MakePlanner, config: MakeConfig) -> None:
