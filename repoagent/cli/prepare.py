@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.plugins import PluginManager
 
-__all__ = ["UNCHECKED", "prepare"]
-
 _PREFIX: Final = "repoagent+"
 """Before the scheme of a URL: KServe chooses the initializer by prefixes, and ``s3://`` is its own."""
 UNCHECKED: Final = (

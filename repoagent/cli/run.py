@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from repoagent.handover.command import Command
     from repoagent.loader.chain import LoadedChain
 
-__all__ = ["run"]
-
 _ASKED_TO_STOP: Final = 75
 """EX_TEMPFAIL of sysexits.h: an agent wanted the model unloaded, for example because its license has ended."""
 _KEYS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})

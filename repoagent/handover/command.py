@@ -22,8 +22,6 @@ from repoagent.handover import supervisor
 from repoagent.sentinel import NAME
 from repoagent.storage.secrets.programs import child_environment, program_path
 
-__all__ = ["Command", "CommandError", "check_ready_url", "fill_in", "program_of", "wait_until_ready"]
-
 logger = logging.getLogger(__name__)
 
 _SUPERVISOR: Final = (sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__))
@@ -80,7 +78,7 @@ def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]
 
 
 def program_of(word: str) -> str:
-    """What a policy judges of a command that begins with ``word``: its path, or ``word`` if it has part of the model."""
+    """What a policy judges of a command that begins with ``word``: its path, or ``word`` if the model completes it."""
     return word if _PLACE.search(word) else program_path(word)
 
 

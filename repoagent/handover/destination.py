@@ -24,8 +24,6 @@ from repoagent.storage.workspaces.private import check_parents
 from repoagent.storage.workspaces.process_dir import sweep
 from repoagent.storage.workspaces.tmpfs import check_memory_only
 
-__all__ = ["Destination"]
-
 logger = logging.getLogger(__name__)
 
 _MARK: Final = ".repoagent-prepared"
@@ -135,7 +133,10 @@ class Destination:
             chain.relocate(stage)
             self._moved = chain
         else:
-            snapshot(place, stage, cancelled=cancelled)
+            try:
+                snapshot(place, stage, cancelled=cancelled)
+            except (OSError, UnavailableError) as error:
+                raise UnavailableError(str(error).replace(str(self._held), str(self.path))) from error
         names = {_MARK, _STAGE, self._workspace_name, *_NOT_OURS}.intersection(os.listdir(stage))
         if names:
             raise UnsafePathError(f"the model has a file '{min(names)}', which this command needs; rename it")

@@ -12,8 +12,6 @@ from typing import Final
 from repoagent.errors import AlreadyExistsError, UnavailableError
 from repoagent.storage.workspaces.private import check_parents
 
-__all__ = ["stable_link"]
-
 _OURS: Final = re.compile(r"(.*/[0-9]+-[0-9a-f]{16})/[0-9]+/")
 """What each path of a private directory begins with: the directory of a process, a load."""
 _LOCK_SECONDS: Final = 5.0

@@ -1,6 +1,7 @@
 """``repoagent prepare``: the result of a chain in a directory, whole and readable, or nothing."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -265,17 +266,73 @@ def test_what_another_process_has_in_the_directory_stays(
     assert sorted(os.listdir(memory)) == COMPLETE
 
 
-def test_there_is_one_copy_at_the_peak(program: Program, flags: list[str], folder: Path, tmp_path: Path) -> None:
-    """On a filesystem that two copies do not fit on, in a namespace of its own."""
+SIZE = sum(map(len, PLAIN.values()))
+OnSmall = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def on_small(flags: list[str], tmp_path: Path) -> OnSmall:
+    """Run the program in a namespace with a tmpfs of these options at ``mnt``, and then print its files."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here (unshare -m)")
     target = tmp_path / "mnt"
     target.mkdir()
-    size = sum(map(len, PLAIN.values()))
-    command = f'mount -t tmpfs -o size={size * 3 // 2} tmpfs {target} && "$@" && ls -A {target} && df {target}'
-    words = [sys.executable, "-m", "repoagent", "prepare", *flags, str(folder), str(target)]
-    result = subprocess.run(
-        ["unshare", "-m", "bash", "-c", command, "sh", *words], capture_output=True, text=True, check=False
-    )
+
+    def run(options: str, command: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        script = f'mount -t tmpfs -o mode=700,{options} tmpfs {target} && "$@"; status=$?; find {target} -type f'
+        words = [sys.executable, "-m", "repoagent", command, *flags, *map(str, arguments)]
+        return subprocess.run(
+            ["unshare", "-m", "bash", "-c", f"{script}; exit $status", "sh", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_there_is_one_copy_at_the_peak(on_small: OnSmall, folder: Path, tmp_path: Path) -> None:
+    """On a filesystem that two copies do not fit on."""
+    result = on_small(f"size={SIZE * 3 // 2}", "prepare", folder, tmp_path / "mnt")
     assert result.returncode == 0, result.stderr
-    assert [line for line in result.stdout.splitlines() if line in COMPLETE] == COMPLETE
+    lines = result.stdout.splitlines()
+    assert sorted(os.path.relpath(line, tmp_path / "mnt") for line in lines if line[0] == "/") == COMPLETE
+
+
+@pytest.mark.parametrize("options", [f"size={SIZE // 2}", f"size={2 * SIZE},nr_inodes=4"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prepare", "{folder}", "{full}"],
+        ["prepare", "--allow-unchecked", "--agent-policy=/dev/null", "{folder}", "{full}"],
+        ["prepare", "--workspace-directory={full}", "{folder}", "{memory}/out"],
+        ["run", "--workspace-directory={full}", "{folder}", "--", "touch", "{tmp_path}/started"],
+        ["run", "--confidential-directory={full}", "{folder}", "--", "touch", "{tmp_path}/started"],
+    ],
+    ids=["plaintext", "a copy", "its workspace", "workspace of run", "plaintext of run"],
+)
+def test_a_filesystem_that_is_full_refuses_the_model(
+    on_small: OnSmall, folder: Path, memory: Path, tmp_path: Path, words: list[str], options: str
+) -> None:
+    places = {"full": tmp_path / "mnt", "folder": folder, "memory": memory, "tmp_path": tmp_path}
+    result = on_small(options, *(word.format(**places) for word in words))
+    assert result.returncode == 1, result.stderr
+    assert re.search("o space left on|bytes free$", result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+    assert "/proc/self/fd" not in result.stderr
+    left = [line for line in result.stdout.splitlines() if line.startswith(str(places["full"]))]
+    assert [file for file in left if not file.endswith(".lock")] == []
+    assert not (tmp_path / "started").exists()
+    assert left_in(memory) == []
+
+
+def test_a_mount_over_the_directory_meanwhile_gets_nothing(
+    on_small: OnSmall, folder: Path, memory: Path, tmp_path: Path
+) -> None:
+    mount = f"    def load(self, model):\n        assert not os.system('mount -t tmpfs -o mode=700 tmpfs {memory}')\n"
+    where = agent(tmp_path, "mounts", mount)
+    (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\nbefore = ["mounts"]\n')
+    result = on_small("size=1m", "prepare", where, folder, memory)
+    assert result.returncode == 1
+    assert f"{memory} was replaced by another directory meanwhile" in result.stderr
+    assert os.listdir(memory) == []
