@@ -51,7 +51,7 @@ from repoagent.errors import (
 )
 
 if TYPE_CHECKING:
-    from repoagent.beneath.digests import FileRange, digest_files, digest_ranges
+    from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher
     from repoagent.config import ModelConfig
     from repoagent.web import WebAnswer, WebClient
 
@@ -100,6 +100,7 @@ __all__ = [
     "held_beneath",
     "install_hint",
     "list_beneath",
+    "new_hasher",
     "open_beneath",
     "opened_files",
     "read_beneath",
@@ -123,6 +124,7 @@ _ON_FIRST_USE = {
     "WebClient": "repoagent.web",
     "digest_files": "repoagent.beneath.digests",
     "digest_ranges": "repoagent.beneath.digests",
+    "new_hasher": "repoagent.beneath.digests",
 }
 
 

@@ -43,6 +43,16 @@ class Agent:
     """True for a guard that asks for SHA-256 of most files (:meth:`AgentModel.digests`): they are computed while the
     snapshot is written."""
 
+    judges_digests: ClassVar[bool] = False
+    """True for a guard that takes the content of files from :meth:`AgentModel.digests` alone, asked before ``load``
+    returns, but for small files that it reads once. It may be given the model where others can change it:
+    :meth:`AgentModel.isolate` asks for the private copy."""
+
+    reads_once: ClassVar[bool] = False
+    """True for an agent that makes a new location of every file of the model, leaves the configuration as it is, and
+    states with :meth:`AgentModel.keep_read_digests` what it read. Its ``load`` may be called while a guard before it
+    judges (see ``judges_digests``), so that the files are read only once."""
+
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has none
         """What the owner of a model could still do if the operator's policy demanded this agent with ``parameters``.

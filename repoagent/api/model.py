@@ -288,6 +288,23 @@ class AgentModel(Protocol):
     def digests_wanted(self) -> bool:
         """Whether some may ask for digests of what this agent writes: another agent follows."""
 
+    @property
+    def read_digests_wanted(self) -> Sequence[str]:
+        """The algorithms of which ``keep_read_digests`` is wanted; empty but for an agent that ``reads_once``."""
+
+    def keep_read_digests(self, path: str, digests: Mapping[str, str]) -> None:
+        """State the digests of the bytes that you took for those of the file ``path`` below :attr:`location`.
+
+        They have to be of the very bytes that you worked on: the file may change, and a guard judges by them.
+        """
+
+    def isolate(self) -> Path:
+        """The files of the model where no one else can change them: a private copy from now on, if they were not yet.
+
+        :attr:`location` is there, too. Look at everything again that you looked at before. For guards that set
+        ``judges_digests``; others are given the copy in the first place.
+        """
+
     def keep_digests(self, path: Path, status: os.stat_result, digests: Mapping[str, str]) -> None:
         """State the digests of a file in the acquired location, which you computed while you wrote it.
 

@@ -20,6 +20,7 @@ from repoagent.loader.downloads import check_same, is_offline, with_digests
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
+from repoagent.loader.shared_read import SharedRead
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
 
@@ -80,6 +81,10 @@ class EntryModel:
         """Whether no action follows any more."""
         self.left_its_config = load.left_its_config
         """Whether agents moved the model to where there is no configuration file, so that it keeps the one before."""
+        self.judges: SharedRead | None = None
+        """What another agent reads for this one, which judges it."""
+        self.reads: SharedRead | None = None
+        """What this agent reads for another one."""
         self._load = load
         self._agent = planned.name
         self._label = f"{index}-{planned.name}"
@@ -198,6 +203,8 @@ class EntryModel:
     def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:
         """The digests of files at :attr:`location`."""
         self._load.check_cancelled()
+        if self.judges is not None and (shared := self.judges.digests(files)) is not None:
+            return shared
         found, read = self._load.digests.digests(
             self.localize(), files, follow=follow, cancelled=lambda: self.cancelled, progress=self.progress
         )
@@ -208,6 +215,26 @@ class EntryModel:
     def digests_wanted(self) -> bool:
         """Whether an agent follows."""
         return self._load.digests_wanted
+
+    @property
+    def read_digests_wanted(self) -> Sequence[str]:
+        """What a guard wants to know of the files that this agent reads."""
+        return () if self.reads is None else self.reads.algorithms
+
+    def keep_read_digests(self, path: str, digests: Mapping[str, str]) -> None:
+        """Take digests of what was read at :attr:`location`."""
+        if self.reads is not None:
+            self.reads.keep(path, digests)
+
+    def isolate(self) -> Path:
+        """Let this entry see a private copy."""
+        if self.judges is not None:
+            if self.judges.begun:
+                raise InvalidArgumentError("isolate: another agent has read the files already")
+            self.judges.given_up, self.judges = True, None
+        self._load.isolate(hashed=True, agent=self._agent)
+        self._source = self._load.place.source
+        return self.localize()
 
     def keep_digests(self, path: Path, status: os.stat_result, digests: Mapping[str, str]) -> None:
         """Take digests of a file in the acquired location."""

@@ -50,6 +50,14 @@ class AgentPool:
             slot.users += 1
             return slot.agent
 
+    def find(self, name: str) -> LoadedAgent:
+        """The class, or the object, of the agent called ``name``; nothing is made or initialised.
+
+        Raises:
+            AgentError: it cannot be found or imported.
+        """
+        return self._load(name)
+
     def release(self, name: str) -> None:
         """One user less; the last one finalises the agent.
 

@@ -23,6 +23,7 @@ from repoagent.loader.chain_states import Lifecycle, State
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.loader.shared_read import SharedRead
 from repoagent.public_text import public_values
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
@@ -132,10 +133,10 @@ class LoadedChain:
         """
         with self._lock:
             self._look_at_source()
-            for index, planned in enumerate(plan):
+            index = 0
+            while index < len(plan):
                 self._load.check_cancelled()
-                self._load.digests_wanted = index + 1 < len(plan)
-                self._enter(index, planned)
+                index += self._enter_both(index, plan) or self._enter(index, plan)
             self._load.check_cancelled()
             self._settle()
 
@@ -288,25 +289,72 @@ class LoadedChain:
         else:
             self._report.note(attestation=f"sha256:{self.attestation.digest}")
 
-    def _enter(self, index: int, planned: PlannedAgent) -> None:
+    def _enter(self, index: int, plan: Sequence[PlannedAgent]) -> int:
+        planned = plan[index]
         try:
-            self._load_entry(index, planned)
+            self._load_entry(index, plan)
         except RepoAgentError as error:
             if planned.required or isinstance(error, CancelledError):
                 raise
             logger.warning("model '%s' is loaded all the same, as its policy only warns: %s", self.name, error)
+        return 1
 
-    def _load_entry(self, index: int, planned: PlannedAgent) -> None:
+    def _enter_both(self, index: int, plan: Sequence[PlannedAgent]) -> int:
+        """Load a guard and the entry that reads the files for it; returns how many entries are loaded now."""
+        if not self._may_share(plan[index : index + 2]):
+            return 0
+        readers: list[ChainEntry] = []
+        try:
+            shared = SharedRead(
+                Path(self.source.root), lambda: readers.append(self._load_entry(index + 1, plan, reads=shared))
+            )
+        except (OSError, RepoAgentError):
+            return 0  # The snapshot raises the reason.
+        config = self._load.place.config_text
+        self._load_entry(index, plan, judges=shared)
+        if shared.given_up:
+            return 1
+        shared.finish(plan[index].name)
+        readers[0].hand_on()
+        self._load.check_config(config)
+        return 2
+
+    def _may_share(self, pair: Sequence[PlannedAgent]) -> bool:
+        """Whether the first of ``pair`` could judge what the second one reads, and there would be a copy otherwise."""
+        if len(pair) < 2 or not all(planned.required for planned in pair):
+            return False
+        if self.source.is_remote or self._load.private:
+            return False
+        try:
+            guard, reader = (self._pool.find(planned.name) for planned in pair)
+        except RepoAgentError:
+            return False
+        return guard.guard and guard.judges_digests and reader.reads_once
+
+    def _load_entry(
+        self,
+        index: int,
+        plan: Sequence[PlannedAgent],
+        *,
+        judges: SharedRead | None = None,
+        reads: SharedRead | None = None,
+    ) -> ChainEntry:
+        planned = plan[index]
         attesting = self._load.services.attesting
         code = attesting.code(planned.name) if attesting is not None else None
         recorder = self._report.entry(planned.name, planned.origin, code)
-        entry = open_entry(index, planned, self._pool, self._load, recorder)
+        shared = judges is not None or reads is not None
+        self._load.digests_wanted = index + 1 < len(plan)
+        entry = open_entry(index, planned, self._pool, self._load, recorder, shared=shared)
+        entry.share(judges=judges, reads=reads)
         self._entries.append(entry)
         begun = False
         try:
             entry.initialize()
             begun = True
             entry.load()
+            if reads is None:
+                entry.hand_on()
         except RepoAgentError:
             if begun and not planned.required:
                 # The load goes on, but for this entry it is over: it hears LOAD_FAIL, and nothing more.
@@ -315,6 +363,7 @@ class LoadedChain:
         finally:
             if self._load.confidential and self._confidential_from is None:
                 self._confidential_from = index
+        return entry
 
     def _settle(self) -> None:
         """After the last agent: the configuration is final, and the files are where they are.

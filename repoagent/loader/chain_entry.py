@@ -18,6 +18,7 @@ from repoagent.loader.chain_states import STATE_OF_ACTION, Lifecycle, State
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import EntryRecorder
+from repoagent.loader.shared_read import SharedRead
 from repoagent.storage.repositories.sources import ModelSource
 
 logger = logging.getLogger("repoagent.loader")
@@ -47,6 +48,10 @@ class ChainEntry:
         self._life = Lifecycle(f"agent '{planned.name}' of model '{load.name}'")
         self._model = EntryModel(load, index, planned, recorder)
 
+    def share(self, *, judges: SharedRead | None = None, reads: SharedRead | None = None) -> None:
+        """This entry judges what the next one reads, or reads for the one before."""
+        self._model.judges, self._model.reads = judges, reads
+
     def initialize(self) -> None:
         """Call ``model_initialize``.
 
@@ -59,12 +64,19 @@ class ChainEntry:
             call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled, refuses=True)
 
     def load(self) -> None:
-        """Call ``LOAD``, then let the model go on from where the agent moved it.
+        """Call ``LOAD``. After it the model may :meth:`hand_on`.
 
         Raises:
-            RepoAgentError: the agent refused the model, or the configuration at the new place cannot be read.
+            RepoAgentError: the agent refused the model.
         """
         self._act(Action.LOAD)
+
+    def hand_on(self) -> None:
+        """Let the model go on from where the agent moved it.
+
+        Raises:
+            RepoAgentError: the configuration at the new place cannot be read.
+        """
         self._model.hand_on()
 
     def may(self, action: Action) -> bool:
@@ -118,9 +130,17 @@ class ChainEntry:
 
 
 def open_entry(
-    index: int, planned: PlannedAgent, pool: AgentPool, load: LoadContext, recorder: EntryRecorder
+    index: int,
+    planned: PlannedAgent,
+    pool: AgentPool,
+    load: LoadContext,
+    recorder: EntryRecorder,
+    *,
+    shared: bool = False,
 ) -> ChainEntry:
     """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that no one else can reach.
+
+    Not so where a read is ``shared``: what the guard judges and what goes on are the same bytes then.
 
     Raises:
         RepoAgentError: one of these failed; nothing is held then.
@@ -128,7 +148,7 @@ def open_entry(
     with measured(recorder, "INITIALIZE", only_failures=True):
         agent = pool.acquire(planned.name)
     try:
-        if agent.guard or planned.origin == "policy":
+        if (agent.guard or planned.origin == "policy") and not shared:
             _isolate(load, recorder, hashed=agent.compares_digests, agent=planned.name)
     except BaseException:
         _release(pool, planned.name, recorder)

@@ -249,12 +249,23 @@ class LoadContext:
         path, size = self._private_copy(source, hashed, agent)
         copied = self.local_source(path)
         text = self.services.config_text(copied, self.config_file)
-        if text != self.place.config_text and not self._overridden:
+        before, self.place = self.place.config_text, ModelLocation(copied, text)
+        self.check_config(before, missing=True)
+        return size
+
+    def check_config(self, before: str | None, *, missing: bool = False) -> None:
+        """Refuse a configuration file that is another one than ``before``, where the plan of the load came from.
+
+        Where there was none the agents may have brought one, unless it was ``missing`` in the very same files.
+
+        Raises:
+            UnavailableError: it changed between the start of the load and now.
+        """
+        may_come = before is None and not missing
+        if self.place.config_text != before and not self._overridden and not may_come:
             raise UnavailableError(
                 f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"
             )
-        self.place = ModelLocation(copied, text)
-        return size
 
     def new_directory(self, label: str) -> Path:
         """A new, empty private directory of this load; its owner removes it when it is not needed any more."""

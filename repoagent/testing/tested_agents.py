@@ -40,6 +40,8 @@ def _watched(name: str, found: LoadedAgent, faults: FaultInjection) -> type[Agen
         api_version = found.api_version
         guard = found.guard
         compares_digests = found.compares_digests
+        judges_digests = found.judges_digests
+        reads_once = found.reads_once
 
         def __init__(self) -> None:
             self._agent = found() if isinstance(found, type) else found

@@ -12,7 +12,7 @@ from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, refuse_unencrypted, scan_encrypted
 from repoagent_decrypt.files.errors import DecryptError
-from repoagent_decrypt.files.positional import Digest, Progress, Workers
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Totals, build_tree
@@ -126,6 +126,7 @@ class DecryptAgent(Agent):
     """Decrypts at LOAD and does nothing else: the loader removes the plaintext. Its README has the parameters."""
 
     api_version = 1
+    reads_once = True
 
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
@@ -143,9 +144,15 @@ class DecryptAgent(Agent):
             if not options.copy_unencrypted:
                 refuse_unencrypted(tree)
             target = model.acquire_location(confidential=True, size_hint=tree.room)
-            with Workers(hashing=model.digests_wanted) as workers:
+            hashing = ("sha256",) if model.digests_wanted else ()
+            with Workers(hashing=hashing, reading=model.read_digests_wanted) as workers:
                 totals = build_tree(
-                    tree, target, decrypting(keys, workers), _progress(model, tree.size), partial(_keep, model)
+                    tree,
+                    target,
+                    decrypting(keys, workers),
+                    _progress(model, tree.size),
+                    partial(_keep, model),
+                    workers.reading,
                 )
         finally:
             keys.wipe()
@@ -162,8 +169,11 @@ def _progress(model: AgentModel, total: int) -> Progress:
     return tell
 
 
-def _keep(model: AgentModel, path: Path, digest: Digest) -> None:
-    model.keep_digests(path, digest.status, {"sha256": digest.sha256})
+def _keep(model: AgentModel, name: str, path: Path, sizes: Sizes) -> None:
+    if sizes.digests and sizes.status is not None:
+        model.keep_digests(path, sizes.status, sizes.digests)
+    if sizes.read_digests:
+        model.keep_read_digests(name, sizes.read_digests)
 
 
 def _note(totals: Totals) -> str:

@@ -3,9 +3,9 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from repoagent.api import (
     walk_beneath,
 )
 from repoagent_decrypt.files.errors import DecryptError
-from repoagent_decrypt.files.positional import Digest, Progress, Sizes, new_file
+from repoagent_decrypt.files.positional import Hashers, Progress, Sizes, new_file, write_at
 
 __all__ = ["Item", "Totals", "Transform", "Tree", "build_tree", "copy_file", "scan_tree"]
 
@@ -121,11 +121,12 @@ def _check_clashes(items: list[Item], directories: list[str]) -> None:
         seen[item.target] = f"'{item.name}'"
 
 
-Keep = Callable[[Path, Digest], object]
-"""``(file, digest)``: what is known of a file that was made."""
+Keep = Callable[[str, Path, Sizes], object]
+"""``(name, file, sizes)``: what is known of the source ``name`` and of the file that was made of it."""
 Transform = Callable[[Path, Path, Progress], Sizes]
 """``(source, new target, progress)``: make one file of another."""
 _STEP: Final = 16 << 20
+_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +140,17 @@ class Totals:
 
 
 def build_tree(
-    tree: Tree, target: Path, transform: Transform, progress: Progress, keep: Keep = lambda _path, _digest: None
+    tree: Tree,
+    target: Path,
+    transform: Transform,
+    progress: Progress,
+    keep: Keep = lambda _name, _path, _sizes: None,
+    reading: Sequence[str] = (),
 ) -> Totals:
     """Fill the existing, empty directory ``target``; every file is for the owner only.
 
     ``progress`` gets the bytes written so far and may raise to stop. The caller removes ``target`` if this raises.
+    ``keep`` gets the digests ``reading`` of what was read, too.
 
     Raises:
         InvalidArgumentError: a file is damaged, of no known format, or for another key; the message begins with its
@@ -154,9 +161,8 @@ def build_tree(
         (target / name).mkdir(mode=0o700)
     read = written = 0
     for item in tree.items:
-        sizes = _build(tree, item, target / item.target, transform, _shifted(progress, written))
-        if sizes.digest is not None:
-            keep(target / item.target, sizes.digest)
+        sizes = _build(tree, item, target / item.target, transform, _shifted(progress, written), reading)
+        keep(item.name, target / item.target, sizes)
         read += sizes.read
         written += sizes.written
         progress(written)
@@ -164,24 +170,54 @@ def build_tree(
     return Totals(chosen, len(tree.items) - chosen, read, written)
 
 
-def copy_file(source: Path, target: Path, progress: Progress) -> Sizes:
+def copy_file(source: Path, target: Path, progress: Progress, reading: Sequence[str] = ()) -> Sizes:
     """Copy the content of ``source`` into the new file ``target``."""
     done = 0
     with source.open("rb", buffering=0) as stream, new_file(target) as fd:
+        if reading:
+            digests = _copy_hashed(stream.fileno(), fd, progress, reading)
+            status = os.fstat(fd)
+            return Sizes(status.st_size, status.st_size, status, digests, digests)
         while count := os.sendfile(fd, stream.fileno(), done, _STEP):
             done += count
             progress(done)
     return Sizes(done, done)
 
 
+def _copy_hashed(source: int, target: int, progress: Progress, reading: Sequence[str]) -> dict[str, str]:
+    hashers, block, done = Hashers(reading), memoryview(bytearray(_BLOCK)), 0
+    while count := os.readv(source, [block]):
+        hashers.update(block[:count])
+        write_at(target, block[:count], done)
+        done += count
+        progress(done)
+    return hashers.digests()
+
+
+def _transformed(source: Path, target: Path, transform: Transform, progress: Progress, reading: Sequence[str]) -> Sizes:
+    sizes = transform(source, target, progress)
+    if not reading or sizes.read_digests:
+        return sizes
+    # A format that is not read in order, or by a library: once more, of a copy that was hashed, and is kept in memory.
+    target.unlink()
+    with open(os.memfd_create("sealed", os.MFD_CLOEXEC), "r+b", buffering=0) as copy, source.open("rb", 0) as stream:
+        digests = _copy_hashed(stream.fileno(), copy.fileno(), lambda _done: None, reading)
+        again = transform(Path(f"/proc/self/fd/{copy.fileno()}"), target, progress)
+    return replace(again, read_digests=digests)
+
+
 def _shifted(progress: Progress, start: int) -> Progress:
     return lambda done: progress(start + done)
 
 
-def _build(tree: Tree, item: Item, target: Path, transform: Transform, progress: Progress) -> Sizes:
+def _build(
+    tree: Tree, item: Item, target: Path, transform: Transform, progress: Progress, reading: Sequence[str]
+) -> Sizes:
     try:
         with tree.held(item) as source:
-            return (transform if item.chosen else copy_file)(source, target, progress)
+            if item.chosen:
+                return _transformed(source, target, transform, progress, reading)
+            return copy_file(source, target, progress, reading)
     except DecryptError as error:
         raise InvalidArgumentError(f"{item.name}: {error}") from error
     except OSError as error:

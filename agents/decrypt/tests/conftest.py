@@ -40,6 +40,7 @@ class FakeModel:
     limits: Limits = DEFAULT_LIMITS
     demanded: bool = False
     digests_wanted: bool = False
+    read_digests_wanted: tuple[str, ...] = ()
     acquired: list[tuple[bool, int | None]] = field(default_factory=list)
     updated: list[Path] = field(default_factory=list)
     progressed: list[tuple[int, int | None]] = field(default_factory=list)

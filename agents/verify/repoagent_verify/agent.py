@@ -116,6 +116,7 @@ class VerifyAgent(Agent):
     api_version = 1
     guard = True
     compares_digests = True
+    judges_digests = True
 
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
@@ -126,12 +127,35 @@ class VerifyAgent(Agent):
         """Verify the files at ``model.location``, and raise unless a trusted signer signed all of them."""
         options = parse_parameters(model.parameters)
         trust = _trust(model, options)
-        root = model.localize()
-        verified = [(name, _verify(model, root / name, options, trust)) for name in _directories(root, options)]
+        try:
+            root = model.isolate() if options.directory == "*" else model.localize()
+            verified = _verified(model, root, options, trust, isolated=options.directory == "*")
+        except _RangesError:
+            root = model.isolate()
+            verified = _verified(model, root, options, trust, isolated=True)
         if model.artifact_type is not ArtifactType.FILESYSTEM:
             # What was judged is this copy, so this copy is what goes on.
             model.update_location(root)
         _report(model, verified)
+
+
+class _RangesError(Exception):
+    """The signature covers ranges of files, which only a file that stays as it is has."""
+
+
+def _verified(
+    model: AgentModel, root: Path, options: Options, trust: Trust, *, isolated: bool
+) -> list[tuple[str, Verified]]:
+    directories = _directories(root, options)
+    return [(name, _verify(model, root / name, options, trust, isolated=isolated)) for name in directories]
+
+
+def _nothing() -> None:
+    """Ranges may be read."""
+
+
+def _refuse_ranges() -> None:
+    raise _RangesError
 
 
 def _trust(model: AgentModel, options: Options) -> Trust:
@@ -170,7 +194,7 @@ def _directories(root: Path, options: Options) -> list[str]:
     return with_versions
 
 
-def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Verified:
+def _verify(model: AgentModel, root: Path, options: Options, trust: Trust, *, isolated: bool) -> Verified:
     strict = model.demanded if options.strict is None else options.strict
     coverage = Coverage(options.signature, options.unsigned, strict, options.anything)
     part = "" if options.directory == "." else root.name
@@ -183,6 +207,7 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Ve
             cancelled=lambda: model.cancelled,
             progress=lambda done, total: model.progress(done, total),
             whole=partial(_digests, model, root),
+            before_ranges=_nothing if isolated else _refuse_ranges,
         )
     except VerificationError as error:
         model.report(evidence=evidence(part, None))

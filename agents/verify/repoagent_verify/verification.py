@@ -59,8 +59,11 @@ def verify(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
     whole: WholeFiles | None = None,
+    before_ranges: Callable[[], object] = lambda: None,
 ) -> Verified:
     """Verify the model below ``root``. ``whole`` computes the digests of files, if no range was signed.
+
+    Before ranges are read, ``before_ranges`` is called, and may raise.
 
     Raises:
         VerificationError: the bundle is not valid, its signature is not trusted, or the files are not those signed.
@@ -72,6 +75,8 @@ def verify(
     how = manifest.serialization
     files = list_files(root, coverage.ignored(manifest), allow_symlinks=how.allow_symlinks)
     unsigned = _compare_names(files, manifest, coverage)
+    if not all(each.whole for each in manifest.resources):
+        before_ranges()
     digests = digests_of(root, manifest.resources, how, cancelled=cancelled, progress=progress, whole=whole)
     _compare_digests(manifest.resources, digests)
     signed = {resource.path for resource in manifest.resources}

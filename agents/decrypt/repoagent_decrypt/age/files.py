@@ -3,30 +3,30 @@
 import os
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
+from repoagent_decrypt.age.header import MAX_HEADER_BYTES
 from repoagent_decrypt.age.reader import OpenedPayload, open_payload, plain_pieces
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, plain_shape, sealed_shape
 from repoagent_decrypt.age.writer import AgeWriter, start_payload
 from repoagent_decrypt.files.positional import (
+    Hashers,
     Job,
     Progress,
     Side,
     Sizes,
     Workers,
-    digest_of,
     new_file,
     thread_count,
     write_at,
 )
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
 __all__ = ["decrypt_file", "encrypt_file"]
 
+_LARGEST_HEAD: Final = MAX_HEADER_BYTES + (1 << 20)
 _PLAIN_BATCH = BATCH_CHUNKS * CHUNK
 _SEALED_BATCH = BATCH_CHUNKS * SEALED
 
@@ -53,16 +53,19 @@ def decrypt_file(
         OSError: a file cannot be read or written; ``FileExistsError`` if ``target`` exists.
     """
     with source.open("rb", buffering=0) as stream:
-        payload = open_payload(stream, identities)
-        digest = None
+        head = _Recorded(stream)
+        payload = open_payload(head, identities)
+        written, read = (Hashers(names) for names in ((workers.hashing, workers.reading) if workers else ((), ())))
         with new_file(target) as fd:
             if payload.armored:
+                written = read = Hashers(())
                 _stream_out(payload, fd, thread_count(workers.threads if workers else None), progress)
             else:
-                hasher = workers.new_hasher() if workers else None
-                _run(_decrypt_job(payload, stream.fileno(), fd), workers, progress, hasher)
-                digest = digest_of(fd, hasher)
-        return Sizes(os.fstat(stream.fileno()).st_size, target.stat().st_size, digest)
+                # The very bytes that the key was taken from: those in the file may be others by now.
+                read.update(memoryview(head.bytes)[: payload.start])
+                _run(_decrypt_job(payload, stream.fileno(), fd), workers, progress, written, read)
+            status = os.fstat(fd)
+        return Sizes(os.fstat(stream.fileno()).st_size, status.st_size, status, written.digests(), read.digests())
 
 
 def encrypt_file(
@@ -83,9 +86,29 @@ def encrypt_file(
         return Sizes(os.fstat(stream.fileno()).st_size, os.fstat(fd).st_size)
 
 
-def _run(job: Job, workers: Workers | None, progress: Progress | None, hasher: "_Hash | None" = None) -> None:
+class _Recorded:
+    """What was read of the beginning of ``stream``."""
+
+    def __init__(self, stream: FileIO) -> None:
+        self._stream = stream
+        self.bytes = bytearray()
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size) or b""
+        if len(self.bytes) < _LARGEST_HEAD:  # an armored file is streamed through here
+            self.bytes += data
+        return data
+
+
+def _run(
+    job: Job,
+    workers: Workers | None,
+    progress: Progress | None,
+    written: Hashers | None = None,
+    read: Hashers | None = None,
+) -> None:
     with nullcontext(workers) if workers is not None else Workers() as chosen:
-        chosen.run(job, progress, hasher)
+        chosen.run(job, progress, written, read)
 
 
 def _decrypt_job(payload: OpenedPayload, source: int, target: int) -> Job:

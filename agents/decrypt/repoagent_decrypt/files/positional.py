@@ -4,31 +4,27 @@ No hand-over of data between threads, so both cores decrypt, read and write at t
 one of the workers, and the only one that calls back.
 """
 
-import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.api import new_hasher
 from repoagent_decrypt.files.errors import DamagedError
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
 __all__ = [
-    "Digest",
+    "Hashers",
     "Job",
     "Progress",
     "Side",
     "Sizes",
     "Transform",
     "Workers",
-    "digest_of",
     "new_file",
     "thread_count",
     "write_at",
@@ -37,25 +33,35 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the file that was read and of the one that was written."""
+    """Bytes of the file that was read and of the one that was written, and their digests where they were computed."""
 
     read: int
     written: int
-    digest: "Digest | None" = None
-    """Of what was written, where it was computed."""
+    status: os.stat_result | None = field(default=None, compare=False)
+    """That of what was written, after its last byte."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Those of what was written, by algorithm, in hexadecimal digits."""
+    read_digests: Mapping[str, str] = field(default_factory=dict)
+    """Those of the bytes that the result was made of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """SHA-256 of a file in hexadecimal digits, and the status of the file after its last byte."""
+class Hashers:
+    """Several digests of one content, which comes in order."""
 
-    sha256: str
-    status: os.stat_result
+    def __init__(self, algorithms: Sequence[str]) -> None:
+        self._hashers = {name: new_hasher(name) for name in algorithms}
 
+    def __bool__(self) -> bool:
+        return bool(self._hashers)
 
-def digest_of(fd: int, hasher: "_Hash | None") -> Digest | None:
-    """What ``hasher`` computed of the file ``fd``, to which nothing more is written."""
-    return None if hasher is None else Digest(hasher.hexdigest(), os.fstat(fd))
+    def update(self, data: bytes | memoryview) -> None:
+        """Take more of the content."""
+        for hasher in self._hashers.values():
+            hasher.update(data)
+
+    def digests(self) -> dict[str, str]:
+        """Algorithm -> hexadecimal digits."""
+        return {name: hasher.hexdigest() for name, hasher in self._hashers.items()}
 
 
 @contextmanager
@@ -114,21 +120,30 @@ class Workers:
 
     Args:
         threads: How many, the calling thread included; by default one per CPU, at most 8.
-        hashing: Whether who decrypts with them should compute digests of the plaintext.
+        hashing: The digests of the plaintext that are wanted.
+        reading: Those of the encrypted files.
     """
 
-    def __init__(self, threads: int | None = None, *, hashing: bool = False) -> None:
+    def __init__(self, threads: int | None = None, *, hashing: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         self.threads: Final = thread_count(threads)
-        self.hashing = hashing
+        self.hashing: Final = hashing
+        self.reading: Final = reading
         self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "decrypt-file")
         self._buffers = threading.local()
 
-    def run(self, job: Job, progress: Progress | None = None, hasher: "_Hash | None" = None) -> int:
+    def run(
+        self,
+        job: Job,
+        progress: Progress | None = None,
+        written: Hashers | None = None,
+        read: Hashers | None = None,
+    ) -> int:
         """Do all batches; returns the bytes written. The first error of any thread stops all and is raised.
 
-        ``hasher`` gets the output of the batches in order: while one thread hashes, the others work.
+        ``written`` gets the output of the batches in order, ``read`` their input: while one thread hashes, the others
+        work.
         """
-        turns = _Turns(job.batches, hasher)
+        turns = _Turns(job.batches, _InOrder(written), _InOrder(read))
         helpers = min(self.threads, job.batches) - 1
         others = [self._pool.submit(self._work, job, turns, None) for _ in range(helpers)]
         try:
@@ -141,10 +156,6 @@ class Workers:
             # The others may have done the last batches, or all of them.
             progress(turns.written)
         return turns.written
-
-    def new_hasher(self) -> "_Hash | None":
-        """What to hash plaintext with, if that is wanted."""
-        return hashlib.sha256() if self.hashing else None
 
     def close(self) -> None:
         """End the threads."""
@@ -161,7 +172,10 @@ class Workers:
         target = self._buffer("target", job.target.batch)
         try:
             while (number := turns.take()) is not None:
-                size = _one_batch(job, number, source, target)
+                data = _read_batch(job, number, source)
+                turns.read.update(number, data)
+                size = job.transform(number, data, target, number == job.batches - 1)
+                write_at(job.target.fd, target[:size], job.target.start + number * job.target.batch)
                 turns.done(number, target[:size])
                 if progress is not None:
                     progress(turns.written)
@@ -177,15 +191,41 @@ class Workers:
         return kept[:size]
 
 
+class _InOrder:
+    """Gives ``hashers`` the batches in their order, whichever thread has them; each waits for its turn."""
+
+    def __init__(self, hashers: Hashers | None) -> None:
+        self._hashers = hashers
+        self._hashed = 0
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def update(self, number: int, data: memoryview) -> None:
+        if not self._hashers:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._hashed == number)
+        if not self._stopped:
+            self._hashers.update(data)
+        with self._changed:
+            self._hashed += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+
 class _Turns:
     """Hands out batch numbers until they are used up or one fails."""
 
-    def __init__(self, count: int, hasher: "_Hash | None") -> None:
+    def __init__(self, count: int, hashed: _InOrder, read: _InOrder) -> None:
         self._count = count
-        self._hasher = hasher
-        self._hashed = 0
+        self._hashed = hashed
+        self.read = read
         self._numbers = itertools.count()
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._stopped = False
         self.written = 0
 
@@ -197,28 +237,19 @@ class _Turns:
     def done(self, number: int, data: memoryview) -> None:
         with self._lock:
             self.written += len(data)
-            if self._hasher is None:
-                return
-            self._lock.wait_for(lambda: self._stopped or self._hashed == number)
-        if not self._stopped:
-            self._hasher.update(data)
-        with self._lock:
-            self._hashed += 1
-            self._lock.notify_all()
+        self._hashed.update(number, data)
 
     def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            self._lock.notify_all()
+        self._stopped = True
+        self._hashed.stop()
+        self.read.stop()
 
 
-def _one_batch(job: Job, number: int, source: memoryview, target: memoryview) -> int:
+def _read_batch(job: Job, number: int, source: memoryview) -> memoryview:
     start = number * job.source.batch
     data = source[: min(job.source.batch, job.size - start)]
     _read_at(job.source.fd, data, job.source.start + start)
-    size = job.transform(number, data, target, number == job.batches - 1)
-    write_at(job.target.fd, target[:size], job.target.start + number * job.target.batch)
-    return size
+    return data
 
 
 def _read_at(fd: int, into: memoryview, offset: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.files.positional import Job, Progress, Side, Sizes, Workers, digest_of, new_file, write_at
+from repoagent_decrypt.files.positional import Hashers, Job, Progress, Side, Sizes, Workers, new_file, write_at
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tink.stream import TAG, SegmentCipher, Shape, header_size, new_header
 
@@ -57,11 +57,12 @@ def decrypt_file(
     with source.open("rb", buffering=0) as stream, new_file(target) as fd:
         opened = _open_first(stream.fileno(), keys)
         write_at(fd, opened.first, 0)
-        hasher = workers.new_hasher()
-        if hasher is not None:
-            hasher.update(opened.first)
-        workers.run(_decrypt_job(opened, stream.fileno(), fd), progress, hasher)
-        return Sizes(opened.shape.sealed, os.fstat(fd).st_size, digest_of(fd, hasher))
+        written, read = Hashers(workers.hashing), Hashers(workers.reading)
+        written.update(opened.first)
+        read.update(opened.head)
+        workers.run(_decrypt_job(opened, stream.fileno(), fd), progress, written, read)
+        status = os.fstat(fd)
+        return Sizes(opened.shape.sealed, status.st_size, status, written.digests(), read.digests())
 
 
 def encrypt_file(
@@ -88,6 +89,8 @@ class _Opened:
     shape: Shape
     first: memoryview
     """The plaintext of the first segment."""
+    head: bytes
+    """The header and the first segment, as they were read."""
 
 
 def _open_first(fd: int, keys: Sequence[StreamingKey]) -> _Opened:
@@ -107,7 +110,7 @@ def _open_first(fd: int, keys: Sequence[StreamingKey]) -> _Opened:
         except DamagedError as error:
             fault = error
         else:
-            return _Opened(key, cipher, shape, first)
+            return _Opened(key, cipher, shape, first, header + sealed.tobytes())
     if fault is not None and len(keys) == 1 and "cannot be right" in str(fault):
         raise fault
     raise WrongKeyError("no key of the keyset opens the first segment: another key, or the file was changed")

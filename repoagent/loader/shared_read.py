@@ -1,0 +1,78 @@
+"""One read of a model for two agents: a guard that judges digests, and the agent behind it that reads every file.
+
+Otherwise the model is copied, so that nothing changes while it is judged, and each of the two reads the copy. Here the
+second one does its work when the guard asks for digests, in a private directory of its own, and hashes the bytes that
+it takes. The guard is given these digests, and what the second one made is handed on only after the guard has accepted.
+
+No directory may change meanwhile, so the files that were read are those that the guard listed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from repoagent.beneath import Watched
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+
+__all__ = ["SharedRead"]
+
+
+class SharedRead:
+    """What one read found out. Used by the thread of the load.
+
+    Args:
+        root: The model, in a directory that others can change.
+        read: Lets the second agent do its work, up to handing it on.
+
+    Raises:
+        UnsafePathError: there is a link or a special file in ``root``.
+    """
+
+    def __init__(self, root: Path, read: Callable[[], object]) -> None:
+        self._root = root
+        self._watched = Watched(root, follow=False)
+        self._read = read
+        self._found: dict[str, Mapping[str, str]] = {}
+        self._error: RepoAgentError | None = None
+        self.begun = False
+        self.given_up = False
+        """Whether the guard wants a private copy instead."""
+        self.algorithms: tuple[str, ...] = ()
+        """What the second agent should compute of each file."""
+
+    def keep(self, path: str, digests: Mapping[str, str]) -> None:
+        """The second agent took bytes with ``digests`` for those of the file ``path``."""
+        self._found[path] = dict(digests)
+
+    def digests(self, files: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]] | None:
+        """The digests of ``files`` as they were read; None if the second agent failed.
+
+        The guard may hash files that can change then, as its word does not count: :meth:`finish` ends the load.
+        """
+        if not self.begun:
+            self.begun = True
+            self.algorithms = tuple(dict.fromkeys(name for names in files.values() for name in names))
+            try:
+                self._read()
+            except CancelledError:
+                raise
+            except RepoAgentError as error:
+                self._error = error
+        if self._error is not None:
+            return None
+        self._watched.check()
+        try:
+            return {path: {name: self._found[path][name] for name in names} for path, names in files.items()}
+        except KeyError as error:
+            raise UnavailableError(f"{error} was not read with the other files of the model; load it again") from None
+
+    def finish(self, guard: str) -> None:
+        """The guard has accepted.
+
+        Raises:
+            RepoAgentError: the model may not go on all the same.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self.begun:
+            raise InternalError(f"agent '{guard}' accepted files without asking for their digests")
+        self._watched.check()
