@@ -12,16 +12,20 @@ from repoagent_server.codec.binary import Buffer, pack_bytes
 from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.json_text import (
+    LATER,
     LONG_ARRAY,
     LONG_TEXT,
     Fragment,
     array_fragment,
+    array_pieces,
     dumps_with_arrays,
     fragment,
-    list_fragment,
+    list_pieces,
 )
 
 _NO_PARTS: Final[tuple[Buffer, ...]] = ()
+_FEW: Final = 3
+"""Pieces that are joined: a list of texts that are not long has as many."""
 
 
 def is_long(response: InferResponse, form: OutputEncoding) -> bool:
@@ -37,8 +41,8 @@ def is_long(response: InferResponse, form: OutputEncoding) -> bool:
     return False
 
 
-def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, Sequence[Buffer]]:
-    """The JSON, and the binary outputs in the order in which the JSON names them; these are views, not copies.
+def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[Sequence[bytes], Sequence[Buffer]]:
+    """The JSON in pieces, and the binary outputs in the order in which it names them; these are views, not copies.
 
     Raises:
         InvalidArgumentError: an output has a type that JSON cannot carry, and was not asked for in binary.
@@ -53,6 +57,7 @@ def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, S
     outputs: list[dict[str, Any]] = []
     document["outputs"] = outputs
     parts: list[Buffer] | None = None
+    later: list[list[bytes]] = []
     for name, tensor in response.outputs.items():
         info = BY_TYPE[tensor.data_type]
         array = tensor.array
@@ -68,8 +73,13 @@ def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, S
         elif info.code and array.dtype is info.dtype and array.size <= LONG_ARRAY:
             output["data"] = array.ravel()
         else:
-            output["data"] = _flat_values(info, array)
-    return dumps_with_arrays(document, outputs), _NO_PARTS if parts is None else parts
+            values = _flat_values(info, array)
+            if isinstance(values, list) and len(values) > _FEW:
+                output["data"] = LATER
+                later.append(values)
+            else:
+                output["data"] = Fragment(b"".join(values)) if isinstance(values, list) else values
+    return dumps_with_arrays(document, outputs, later), _NO_PARTS if parts is None else parts
 
 
 def _raw(info: TypeInfo, array: Array) -> Buffer:
@@ -88,21 +98,21 @@ def json_values(info: TypeInfo, tensor: Tensor) -> Fragment:
         InvalidArgumentError: the type has no JSON form.
     """
     values = _flat_values(info, tensor.array)
-    return array_fragment(values) if isinstance(values, np.ndarray) else values
+    return array_fragment(values) if isinstance(values, np.ndarray) else Fragment(b"".join(values))
 
 
-def _flat_values(info: TypeInfo, array: Array) -> Array | Fragment:
-    """The values in one dimension; strings, which may not be UTF-8, as JSON already. Raises as above."""
+def _flat_values(info: TypeInfo, array: Array) -> Array | list[bytes]:
+    """The values in one dimension; many, and strings, which may not be UTF-8, as JSON already. Raises as above."""
     if info.json is JsonKind.NONE:
         raise InvalidArgumentError(
             f"sending {info.name} data via JSON is not supported. Please use the binary data format for output"
         )
     if info.json is JsonKind.STRING:
-        return list_fragment(_elements(array))
+        return list(list_pieces(_elements(array)))
     if array.dtype != info.dtype:
         array = array.astype(info.dtype)
     flat = array.ravel()
-    return flat if flat.size <= LONG_ARRAY else array_fragment(flat)
+    return flat if flat.size <= LONG_ARRAY else array_pieces(flat)
 
 
 def _elements(array: Array) -> Iterator[bytes]:

@@ -69,10 +69,17 @@ def dumps(document: Any) -> bytes:
         return _dumps_leniently(document)
 
 
-def dumps_with_arrays(document: Any, holders: Sequence[dict[str, Any]]) -> bytes:
+LATER: Final = Fragment(b"\0")
+"""Stands for a value that is written already, in pieces. What is written of others never has this byte in it."""
+
+
+def dumps_with_arrays(
+    document: Any, holders: Sequence[dict[str, Any]], later: Sequence[Sequence[bytes]] = ()
+) -> Sequence[bytes]:
     """Write ``document``, in which the member ``data`` of each of ``holders`` may be an array as in `array_fragment`.
 
-    One call writes all of it; only where something is not finite are the arrays written one by one.
+    One call writes all of it; only where something is not finite are the arrays written one by one. What stands
+    ``later`` for each `LATER` goes between pieces without a copy, which would keep the interpreter from others.
     """
     text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     if _may_hold_null(text):
@@ -80,7 +87,15 @@ def dumps_with_arrays(document: Any, holders: Sequence[dict[str, Any]]) -> bytes
             if isinstance(holder.get("data"), np.ndarray):
                 holder["data"] = array_fragment(holder["data"])
         text = orjson.dumps(document)
-    return text
+    return (text,) if not later else _filled(text, later)
+
+
+def _filled(text: bytes, values: Sequence[Sequence[bytes]]) -> list[bytes]:
+    first, *others = text.split(b"\0")
+    pieces = [first]
+    for value, behind in zip(values, others, strict=True):
+        pieces += [*value, behind]
+    return pieces
 
 
 def _may_hold_null(text: bytes) -> bool:
@@ -105,26 +120,29 @@ def fragment(document: Any) -> Fragment:
 
 
 def array_fragment(array: Array) -> Fragment:
-    """A contiguous one-dimensional array of numbers or booleans as a part of a document, a long one piece by piece.
+    """A contiguous one-dimensional array of numbers or booleans as a part of a document.
 
     What is not finite is written as Triton writes it: ``NaN``, ``Infinity``, ``-Infinity``.
     """
-    cuts = range(0, array.size, LONG_ARRAY)
-    if len(cuts) <= 1:
-        return Fragment(_array_text(array))
-    return Fragment(b"[%b]" % b",".join(_array_text(array[start : start + LONG_ARRAY])[1:-1] for start in cuts))
+    return Fragment(b"".join(array_pieces(array)))
+
+
+def array_pieces(array: Array) -> list[bytes]:
+    """The same of a long array, in pieces, so that others have a turn in between."""
+    if array.size <= LONG_ARRAY:
+        return [_array_text(array)]
+    pieces = [b"["]
+    for start in range(0, array.size, LONG_ARRAY):
+        pieces += [_array_text(array[start : start + LONG_ARRAY])[1:-1], b","]
+    return [*pieces[:-1], b"]"]
 
 
 LONG_TEXT: Final = 1 << 20
 """How many bytes of text are written in one go."""
 
 
-def list_fragment(elements: Iterable[bytes]) -> Fragment:
+def list_pieces(elements: Iterable[bytes]) -> Iterator[bytes]:
     """The texts in ``elements`` as a list: written piece by piece, so that others have a turn in between."""
-    return Fragment(b"".join(_parts(elements)))
-
-
-def _parts(elements: Iterable[bytes]) -> Iterator[bytes]:
     before = b"["
     for batch in _batches(iter(elements)):
         yield before

@@ -28,6 +28,7 @@ from repoagent_server.shared.mailbox import Answer, Mailbox
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
 _DIGITS: Final = 18
+_LENGTH: Final = b"Inference-Header-Content-Length"
 
 
 class InferRoute:
@@ -166,12 +167,13 @@ class _Reply(Answer):
         if response.error is not None:
             return error_response(response.error)
         try:
-            text, parts = write_infer(response, self._form)
+            pieces, parts = write_infer(response, self._form)
         except RepoAgentError as error:
             return error_response(error)
         if not parts:
-            return Response(200, text)
-        return Response(200, text, OCTETS, [(b"Inference-Header-Content-Length", b"%d" % len(text))], parts)
+            return Response(200, pieces[0], parts=pieces[1:])
+        length = sum(map(len, pieces))
+        return Response(200, pieces[0], OCTETS, [(_LENGTH, b"%d" % length)], [*pieces[1:], *parts])
 
 
 def _read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) -> tuple[Asked, OutputEncoding]:

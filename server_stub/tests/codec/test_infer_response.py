@@ -1,13 +1,16 @@
 """An inference response, read back with other parsers."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.codec import json_text
+from repoagent_server.codec import infer_response, json_text
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputEncoding
-from repoagent_server.codec.infer_response import is_long, write_infer
+from repoagent_server.codec.infer_response import is_long
+from repoagent_server.codec.infer_response import write_infer as write_pieces
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
@@ -17,6 +20,11 @@ from repoagent.serving.requests.tensor import DataType, Tensor
 def _response(**outputs: Any) -> InferResponse:
     tensors = {name: value if isinstance(value, Tensor) else Tensor.of(value) for name, value in outputs.items()}
     return InferResponse("m", "1", "", tensors)
+
+
+def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, Sequence[Buffer]]:
+    pieces, parts = write_pieces(response, form)
+    return b"".join(pieces), parts
 
 
 def test_json_holds_values_flat_in_row_major_order() -> None:
@@ -83,9 +91,27 @@ def test_text_and_bytes_both_become_strings_or_length_and_bytes() -> None:
 def test_a_long_text_is_written_in_pieces_that_make_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "LONG_TEXT", 64)
     for texts in ([text], ["a", text, "b", text[:40], text[:40]], [text, text]):
-        assert json.loads(json_text.dumps(json_text.list_fragment(map(str.encode, texts)))) == texts
+        assert json.loads(b"".join(json_text.list_pieces(map(str.encode, texts)))) == texts
     garbage = b"\xff" * 65 + b"\x80" * 200  # each byte stays as it came
-    assert json_text.dumps(json_text.list_fragment([garbage])) == b'["%b"]' % garbage
+    assert b"".join(json_text.list_pieces([garbage])) == b'["%b"]' % garbage
+
+
+def test_what_is_long_stays_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of all of it keeps the interpreter from every other request."""
+    monkeypatch.setattr(json_text, "LONG_TEXT", 64)
+    monkeypatch.setattr(json_text, "LONG_ARRAY", 8)
+    monkeypatch.setattr(infer_response, "LONG_ARRAY", 8)
+    numbers = np.arange(99, dtype=np.float32)
+    numbers[50] = np.nan
+    outputs = {"a\0": np.array([b"\0" * 200, b"x"], object), "b": np.array([1.5]), "null": numbers, "d": numbers[:3]}
+    outputs |= {"e": np.array([b"short"], object), "f": np.array([b"y"] * 40, object)}
+    pieces, _ = write_pieces(_response(**outputs), OutputEncoding())
+    assert max(map(len, pieces)) < 6 * 64 + 2  # a byte may become six
+    read = {output["name"]: output["data"] for output in json.loads(b"".join(pieces))["outputs"]}
+    assert list(read) == list(outputs)
+    assert (read["a\0"], read["e"], read["f"]) == (["\0" * 200, "x"], ["short"], ["y"] * 40)
+    for name in ("b", "null", "d"):
+        np.testing.assert_array_equal(read[name], outputs[name])
 
 
 def test_a_few_long_texts_are_long_to_write_in_either_form() -> None:
