@@ -154,8 +154,7 @@ class Operator:
 
     def _triton(self, environments: Path, _size: str) -> Peer:
         command, variables, version = triton_command(environments / "triton", self.root / "backends")
-        plain = self.root / "plain"
-        write_model(plain)
+        write_model(plain := self.root / "plain of Triton")
         ports = dict(zip(("http", "grpc", "metrics"), ("PORT", *map(str, free_ports(2))), strict=True))
         command = ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
         command += ["--model-repository", "{repository}"]
@@ -163,7 +162,7 @@ class Operator:
             command += [f"--{protocol}-address", "127.0.0.1", f"--{protocol}-port", port]
         tensor = {"name": "INPUT0", "shape": [16], "datatype": "FP32", "data": [7.0] * 16}
         return Peer(
-            "Triton", version, self.protect(plain / "identity"), command, "/v2/models/identity/ready",
+            "Triton", version, self.protect(plain / "identity", "triton"), command, "/v2/models/identity/ready",
             "/v2/models/identity/infer", {"inputs": [tensor]}, "7.0",
         )  # fmt: skip
 
