@@ -87,6 +87,8 @@ _REASONS: Final = {
     FinishReason.STOP_WORDS: "stop",
     FinishReason.LENGTH: "length",
 }
+_TAIL: Final = 16
+"""Tokens at a prompt's end that may stand for that mark and for blanks behind it."""
 _FAILURES: Final[Mapping[FinishReason, tuple[type[RepoAgentError], str]]] = {
     FinishReason.CANCELLED: (CancelledError, "request cancelled"),
     FinishReason.TIMED_OUT: (UnavailableError, "Request timeout expired"),
@@ -103,6 +105,8 @@ class Form:
     finish_reason: bool = False
     input_tokens: bool = False
     output_tokens: bool = False
+    reasoning_open: bool = False
+    """Whether the first response has ``reasoning_open``: the prompt ends where a model begins to think."""
     stop_words: Sequence[str] = ()
 
 
@@ -187,6 +191,11 @@ class Generation:
         """Many answers need no text of their prompt, and that of a long one takes a while to make."""
         return self._tokenizer.decode(self.request.input_token_ids)
 
+    @cached_property
+    def _opens_reasoning(self) -> bool:
+        """Some chat templates end with the mark at which a model begins to think."""
+        return self._tokenizer.decode(self.request.input_token_ids[-_TAIL:]).rstrip().endswith("<think>")
+
     def _texts(self, outputs: TextOutputs, sequence: int) -> dict[str, Any]:
         """The values of every response."""
         form = self._form
@@ -200,6 +209,8 @@ class Generation:
             values["num_input_tokens"] = [len(self.request.input_token_ids)]
         if form.output_tokens:
             values["num_output_tokens"] = [outputs.tokens]
+        if form.reasoning_open and not outputs.begun:
+            values["reasoning_open"] = [self._opens_reasoning]
         return values
 
     def _add_values(self, values: dict[str, Any], result: Result, outputs: TextOutputs) -> None:

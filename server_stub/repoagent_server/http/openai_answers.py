@@ -122,7 +122,7 @@ class StreamGroup(Group):
         if self._head is None:
             self._respond(response)
             return
-        self._exchange.write(b"data: %b\n\n" % bytes(response.body))
+        self._exchange.write(self._answer.failure(bytes(response.body)))
         self._end(self._head)
 
     def _end(self, head: Response) -> None:

@@ -22,12 +22,14 @@ from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
 from repoagent_server.http.openai_answers import DocumentGroup, Group, Part, StreamGroup, VectorGroup, openai_error
 from repoagent_server.http.router import Params, Route
-from repoagent_server.openai.answer import Answer
+from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat
 from repoagent_server.openai.completion_request import CompletionForm, read_completion
 from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, makes_embeddings, read_embedding
 from repoagent_server.openai.errors import ModelNotFoundError
 from repoagent_server.openai.generation_request import GenerationRequest
+from repoagent_server.openai.response_answer import ResponseAnswer
+from repoagent_server.openai.response_request import read_response
 from repoagent_server.openai.tensors import asked_of, makes_text
 from repoagent_server.openai.tools import Tools
 from repoagent_server.shared.core import Core
@@ -108,6 +110,7 @@ class OpenAiRoutes:
         return [
             asks("/v1/chat/completions", deferred=self.chat),
             asks("/v1/completions", deferred=self.completions),
+            asks("/v1/responses", deferred=self.responses),
             asks("/v1/embeddings", deferred=self.embeddings),
             looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
             looks("/v1/models/(?P<model>.+)", answer=self.model, needs=for_model(Right.METADATA)),
@@ -131,15 +134,13 @@ class OpenAiRoutes:
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
             asked = read_chat(document)
             metadata = self._metadata(asked.model, request)
-            answer = Answer(
+            answer = ChoicesAnswer(
                 asked.model,
                 ChatForm(log_probs=asked.log_probs),
                 prompts=1,
-                count=asked.sampling.count,
-                stop=asked.sampling.stop,
+                sampling=asked.sampling,
                 tools=asked.tools,
-                stream=asked.sampling.stream,
-                include_usage=asked.sampling.include_usage,
+                thinks=asked.ask.guide is None,
             )
             return answer, self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
 
@@ -151,17 +152,24 @@ class OpenAiRoutes:
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
             asked = read_completion(document)
             metadata = self._metadata(asked.model, request)
-            answer = Answer(
+            answer = ChoicesAnswer(
                 asked.model,
                 CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count),
                 prompts=len(asked.asks),
-                count=asked.sampling.count,
-                stop=asked.sampling.stop,
+                sampling=asked.sampling,
                 tools=Tools(),
-                stream=asked.sampling.stream,
-                include_usage=asked.sampling.include_usage,
             )
             return answer, self._requests(asked.asks, asked.model, metadata), asked.sampling.stream
+
+        self._read_and(read, self._generate(request, exchange), request, exchange)
+
+    def responses(self, request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /v1/responses``."""
+
+        def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            asked = read_response(document)
+            metadata = self._metadata(asked.model, request)
+            return ResponseAnswer(asked), self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
 

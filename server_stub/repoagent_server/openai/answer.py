@@ -1,7 +1,8 @@
-"""The answer to one request: the texts of all its prompts, as one document or as a stream of chunks."""
+"""The answer to one request: the texts of all its prompts, as one document or as a stream of events."""
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from repoagent.serving.requests.request import InferResponse
 from repoagent_server.codec.json_text import dumps, loads
 from repoagent_server.openai.choice import Choice, Delta, StopWords
+from repoagent_server.openai.sampling import Sampling
 from repoagent_server.openai.tools import Tools
 
 _TEXT = "text_output"
@@ -24,6 +26,8 @@ class Piece:
     input_tokens: int = 0
     output_tokens: int = 0
     log_probs: Sequence[Any] = ()
+    thinking: bool = False
+    """Whether the prompt has opened the model's reasoning."""
 
 
 def pieces_of(response: InferResponse) -> list[Piece]:
@@ -40,6 +44,7 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             read,
             0 if place else made,
             () if place else [loads(entry) for entry in log_probs],
+            bool(_number(response, "reasoning_open")),
         )
         for place, text in enumerate(texts)
     ]
@@ -62,52 +67,19 @@ def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
 
 
-DONE = b"data: [DONE]\n\n"
-
-
-class Form(Protocol):
-    """What a route's responses are made of."""
-
-    prefix: str
-    whole: str
-    part: str
-
-    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
-
-    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]: ...
-
-
-class Answer:
+class Answer(ABC):
     """Takes the responses of ``prompts`` requests, each with ``count`` choices."""
 
-    def __init__(
-        self,
-        model: str,
-        form: Form,
-        *,
-        prompts: int,
-        count: int,
-        stop: Sequence[str],
-        tools: Tools,
-        stream: bool,
-        include_usage: bool,
-    ) -> None:
-        self._form = form
-        self._count = count
-        self._stream = stream
-        self._include_usage = include_usage
-        self._choices = [Choice(index, StopWords(stop), tools) for index in range(prompts * count)]
-        self._deltas: list[list[Delta]] = [[] for _ in self._choices]
-        self._usage = _Usage()
+    def __init__(self, *, prompts: int, sampling: Sampling, tools: Tools, thinks: bool = False) -> None:
+        """``thinks``: whether texts are looked through for the model's reasoning."""
+        self._count = sampling.count
+        self._stream = sampling.stream
+        self._choices = [
+            Choice(index, StopWords(sampling.stop), tools, thinks=thinks) for index in range(prompts * sampling.count)
+        ]
+        self._usage = Usage()
         self._counted: set[int] = set()
         self._open = prompts
-        self._head = {
-            "id": form.prefix + secrets.token_hex(12),
-            "object": form.part if stream else form.whole,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": None,
-        }
 
     @property
     def over(self) -> bool:
@@ -122,19 +94,74 @@ class Answer:
     def take(self, prompt: int, response: InferResponse | None, *, final: bool) -> bytes:
         """Take a response to prompt number ``prompt``; the events that it makes in a stream."""
         pieces = [] if response is None else pieces_of(response)
-        events: list[dict[str, Any]] = []
+        events = b""
         for piece in pieces:
             if piece.sequence < self._count:
-                self._usage.count(piece, first=prompt not in self._counted)
-                self._counted.add(prompt)
-                events += self._add(self._choices[prompt * self._count + piece.sequence], piece)
+                events += self._add(self._choices[prompt * self._count + piece.sequence], piece, prompt)
         if final:
             self._open -= 1
             for choice in self._choices[prompt * self._count : (prompt + 1) * self._count]:
                 if choice.reason is None:  # A model that does not report how its texts end.
-                    events += self._add(choice, Piece(0, "", "stop"))
-        written = b"".join(self._event([event]) for event in events)
-        return written + self._end() if self._stream and not self._open else written
+                    events += self._add(choice, Piece(0, "", "stop"), prompt)
+        return events + self._end() if self._stream and not self._open else events
+
+    def _add(self, choice: Choice, piece: Piece, prompt: int) -> bytes:
+        first = prompt not in self._counted
+        self._counted.add(prompt)
+        if choice.reason is not None:
+            self._usage.count(piece, first=first, thinking=False)
+            return b""
+        delta = choice.take(piece.text, piece.log_probs, piece.reason, thinking=piece.thinking)
+        self._usage.count(piece, first=first, thinking=bool(delta.reasoning) and not delta.content)
+        return self._written(choice, delta)
+
+    @abstractmethod
+    def _written(self, choice: Choice, delta: Delta) -> bytes:
+        """The events that ``delta`` makes in a stream; else it is kept."""
+
+    @abstractmethod
+    def _end(self) -> bytes:
+        """The last events of a stream."""
+
+    @abstractmethod
+    def document(self) -> bytes:
+        """The whole response."""
+
+    @abstractmethod
+    def failure(self, error: bytes) -> bytes:
+        """The event of an error after the first event; ``error``: the body of a response with it."""
+
+
+class Form(Protocol):
+    """What the responses of a route with choices are made of."""
+
+    prefix: str
+    whole: str
+    part: str
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
+
+    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]: ...
+
+
+class ChoicesAnswer(Answer):
+    """Chats and completions: a list of choices, or chunks of them."""
+
+    def __init__(
+        self, model: str, form: Form, *, prompts: int, sampling: Sampling, tools: Tools, thinks: bool = False
+    ) -> None:
+        super().__init__(prompts=prompts, sampling=sampling, tools=tools, thinks=thinks)
+        self._form = form
+        self._include_usage = sampling.include_usage
+        self._continuous = sampling.continuous_usage
+        self._deltas: list[list[Delta]] = [[] for _ in self._choices]
+        self._head = {
+            "id": form.prefix + secrets.token_hex(12),
+            "object": form.part if self._stream else form.whole,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+        }
 
     def document(self) -> bytes:
         """The whole response."""
@@ -143,18 +170,18 @@ class Answer:
         ]
         return dumps({**self._head, "choices": choices, "usage": self._usage.document()})
 
-    def _add(self, choice: Choice, piece: Piece) -> list[dict[str, Any]]:
-        if choice.reason is not None:
-            return []
-        delta = choice.take(piece.text, piece.log_probs, piece.reason)
+    def failure(self, error: bytes) -> bytes:
+        return b"data: %b\n\n" % error
+
+    def _written(self, choice: Choice, delta: Delta) -> bytes:
         if not self._stream:
             self._deltas[choice.index].append(delta)
-            return []
+            return b""
         chunks = self._form.chunks(choice, delta)
         choice.begun |= bool(chunks)
-        return chunks
+        return b"".join(self._event([chunk], self._usage.document() if self._continuous else None) for chunk in chunks)
 
-    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
         document = {**self._head, "choices": choices}
         if self._include_usage:
             document["usage"] = usage
@@ -162,24 +189,39 @@ class Answer:
 
     def _end(self) -> bytes:
         usage = self._event([], self._usage.document()) if self._include_usage else b""
-        return usage + DONE
+        return usage + b"data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
-class _Usage:
+class Usage:
     """Tokens that a response has cost, counted over all prompts and choices of a request."""
 
     read: int = 0
     made: int = 0
+    thought: int = 0
+    """Those made of ``made`` that are reasoning, and nothing else."""
 
-    def count(self, piece: Piece, *, first: bool) -> None:
+    def count(self, piece: Piece, *, first: bool, thinking: bool) -> None:
         """Count a piece; ``first``: the first one of its prompt."""
         self.read += piece.input_tokens if first else 0
         self.made += piece.output_tokens
+        self.thought += piece.output_tokens if thinking else 0
 
     def document(self) -> dict[str, Any]:
-        return {
+        """As chats and completions have it."""
+        found: dict[str, Any] = {
             "prompt_tokens": self.read,
             "completion_tokens": self.made,
+            "total_tokens": self.read + self.made,
+        }
+        return found | {"completion_tokens_details": {"reasoning_tokens": self.thought}} if self.thought else found
+
+    def of_response(self) -> dict[str, Any]:
+        """As a response of ``/v1/responses`` has it."""
+        return {
+            "input_tokens": self.read,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": self.made,
+            "output_tokens_details": {"reasoning_tokens": self.thought},
             "total_tokens": self.read + self.made,
         }

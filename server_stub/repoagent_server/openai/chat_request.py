@@ -1,13 +1,12 @@
-"""``/v1/chat/completions``: the request, its conversation for the template, and the form of responses."""
+"""``/v1/chat/completions``: the request, and the form of responses."""
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.nested_text import read_json
-from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.choice import Choice, Delta
+from repoagent_server.openai.conversation import json_text, template_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
@@ -31,6 +30,8 @@ class ChatForm:
         found = []
         if not choice.begun:
             found.append(self._chunk(choice, {"role": "assistant", "content": ""}))
+        if delta.reasoning:
+            found.append(self._chunk(choice, {"reasoning_content": delta.reasoning}))
         if delta.content or delta.log_probs:
             found.append(self._chunk(choice, {"content": delta.content}, self._listed(delta.log_probs)))
         found += [self._chunk(choice, {"tool_calls": [_written_call(call)]}) for call in delta.calls]
@@ -51,6 +52,8 @@ class ChatForm:
         text = "".join(delta.content for delta in deltas)
         calls = _joined([call for delta in deltas for call in delta.calls])
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if reasoning := "".join(delta.reasoning for delta in deltas):
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
         log_probs = self._listed([entry for delta in deltas for entry in delta.log_probs])
@@ -75,83 +78,7 @@ def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal"})
-_MEDIA: Final = {
-    "image_url": "images",
-    "input_image": "images",
-    "image": "images",
-    "input_audio": "audio",
-    "audio_url": "audio",
-    "video_url": "video",
-    "file": "files",
-}
-_KEPT: Final = ("name", "tool_call_id", "reasoning_content", "reasoning", "thinking")
-
-
-def template_messages(fields: Fields) -> list[dict[str, Any]]:
-    """The member ``messages``. Texts in parts become one; arguments of calls become objects.
-
-    Raises:
-        FieldError: something makes no sense, or cannot be honoured.
-    """
-    messages = fields.objects("messages")
-    if not messages:
-        raise fields.wrong("messages", "must be an array of at least one message")
-    return [_message(message) for message in messages]
-
-
-def _message(given: Fields) -> dict[str, Any]:
-    role = given.required("role")
-    given.refuse("audio", "the server has texts only")
-    given.refuse("function_call", "use 'tool_calls'")
-    # OpenAI's newer name; templates know the older one.
-    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
-    content = _content(given)
-    calls = given.objects("tool_calls")
-    if content is None and not calls and role != "assistant":
-        raise given.wrong("content", "is required")
-    # Templates of some models take the place of a text that is not there for an error.
-    message["content"] = content or ""
-    for name in _KEPT:
-        if (value := given.get(name)) is not None:
-            message[name] = value
-    if calls:
-        message["tool_calls"] = [_call(call) for call in calls]
-    return message
-
-
-def _content(given: Fields) -> str | None:
-    content = given.get("content")
-    if type(content) is not list:
-        return given.text("content")
-    return "\n".join(_part(part) for part in given.objects("content"))
-
-
-def _part(part: Fields) -> str:
-    kind = part.required("type")
-    if kind in _MEDIA:
-        raise part.wrong("type", f"cannot be honoured: models here take no {_MEDIA[kind]}")
-    if kind not in _TEXT_PARTS:
-        raise part.wrong("type", "must be 'text'")
-    return part.required("refusal" if kind == "refusal" else "text")
-
-
-def _call(call: Fields) -> dict[str, Any]:
-    if call.get("type") not in (None, "function"):
-        raise call.wrong("type", "must be 'function'")
-    function = call.object("function")
-    if function is None:
-        raise call.wrong("function", "is required")
-    name, text = function.required("name"), function.text("arguments") or "{}"
-    try:
-        arguments = read_json(text)
-    except ValueError:
-        raise function.wrong("arguments", "must be a string of JSON") from None
-    found: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return found if call.get("id") is None else {"id": call.required("id"), **found}
-
-
-_MOST_ALTERNATIVES: Final = 20
+MOST_ALTERNATIVES: Final = 20
 _TEXTS_ONLY: Final = "the server has texts only"
 
 
@@ -181,11 +108,11 @@ def read_chat(document: object) -> ChatRequest:
     if guide is not None and tools.guide is not None:
         raise fields.wrong(guide.field, "cannot be honoured together with a 'tool_choice' that demands a call")
     log_probs = fields.truth("logprobs")
-    alternatives = fields.whole("top_logprobs", 0, _MOST_ALTERNATIVES)
+    alternatives = fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
     if alternatives is not None and not log_probs:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
     ask = GenerationRequest(
-        messages=_json(template_messages(fields)),
+        messages=json_text(template_messages(fields)),
         template_values=_template_values(fields, tools),
         max_tokens=_max_tokens(fields),
         sampling=sampling.values,
@@ -219,8 +146,4 @@ def _template_values(fields: Fields, tools: Tools) -> str | None:
             values[name] = value
     if tools.given:
         values["tools"] = tools.given
-    return _json(values) if values else None
-
-
-def _json(value: object) -> str:
-    return dumps(value).decode("utf-8", "surrogateescape")
+    return json_text(values) if values else None

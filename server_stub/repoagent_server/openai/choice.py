@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from repoagent_server.openai.reasoning import Reasoning, unfinished
 from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
 from repoagent_server.openai.tools import Tools
 
@@ -28,18 +29,9 @@ class StopWords:
         if places:
             self.found, self._held = True, ""
             return text[: min(places)]
-        held = 0 if final else self._beginning(text)
+        held = 0 if final else unfinished(text, self._words)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
-
-    def _beginning(self, text: str) -> int:
-        """How many characters at the end of ``text`` are the beginning of a word."""
-        longest = min(len(text), max(map(len, self._words)) - 1)
-        for size in range(longest, 0, -1):
-            end = text[len(text) - size :]
-            if any(word.startswith(end) for word in self._words):
-                return size
-        return 0
 
 
 @dataclass(slots=True)
@@ -47,6 +39,7 @@ class Delta:
     """What a piece of text adds."""
 
     content: str = ""
+    reasoning: str = ""
     calls: Sequence[CallPiece] = ()
     log_probs: Sequence[Any] = ()
 
@@ -61,25 +54,33 @@ class Choice:
     reason: str | None = None
     begun: bool = False
     """Whether anything of it has been sent."""
+    thinks: bool = False
+    """Whether its text is looked through for reasoning."""
     _finder: ToolCalls | None = None
     _called: bool = False
+    _reasoning: Reasoning | None = None
 
     def __post_init__(self) -> None:
         if self.tools.names and self.tools.named is None:
             self._finder = ToolCalls(self.tools.names, parallel=self.tools.parallel)
 
-    def take(self, text: str, log_probs: Sequence[Any], reason: str) -> Delta:
-        """The next piece of the model's text; ``reason``: why it is the last one, or empty."""
+    def take(self, text: str, log_probs: Sequence[Any], reason: str, *, thinking: bool = False) -> Delta:
+        """The next piece of the model's text. ``reason``: why it is the last one, or empty. ``thinking``: whether the
+        prompt has opened the reasoning with which the text begins."""
         if self.reason is not None:
             return Delta()
         shown = self.stop.feed(text, final=bool(reason))
         if self.stop.found:
             reason = "stop"
+        reasoning = ""
+        if self.thinks:
+            self._reasoning = self._reasoning or Reasoning(opened=thinking)
+            reasoning, shown = self._reasoning.feed(shown, final=bool(reason))
         content, calls = self._split(shown, final=bool(reason))
         self._called |= bool(calls)
         if reason:
             self.reason = "tool_calls" if self._called and reason == "stop" else reason
-        return Delta(content, calls, log_probs)
+        return Delta(content, reasoning, calls, log_probs)
 
     def _split(self, text: str, *, final: bool) -> tuple[str, list[CallPiece]]:
         if self.tools.named is not None:

@@ -32,20 +32,26 @@ def response_guide(fields: Fields) -> Guide | None:
 
 def _format(fields: Fields) -> Guide | None:
     given = fields.object(_FIELD)
-    if given is None:
-        return None
+    return None if given is None else format_guide(given, _FIELD, given.object("json_schema"))
+
+
+def format_guide(given: Fields, field: str, wrapped: Fields | None) -> Guide | None:
+    """What a format demands, which is the object ``field`` of a request; ``wrapped``: what has its schema.
+
+    Raises:
+        FieldError: something in it makes no sense.
+    """
     kind = given.required("type")
     if kind == "text":
         return None
     if kind == "json_object":
-        return schema_guide(_FIELD, {"type": "object"})
+        return schema_guide(field, {"type": "object"})
     if kind != "json_schema":
         raise given.wrong("type", "must be 'text', 'json_object' or 'json_schema'")
-    wrapped = given.object("json_schema")
     schema = None if wrapped is None else wrapped.get("schema")
     if type(schema) is not dict:
         raise given.wrong("json_schema", "must be an object with a 'schema', which is an object")
-    return schema_guide(_FIELD, schema)
+    return schema_guide(field, schema)
 
 
 def _outputs(fields: Fields) -> Guide | None:

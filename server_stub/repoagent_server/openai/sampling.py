@@ -37,6 +37,8 @@ class Sampling:
     stream: bool
     include_usage: bool
     adapter: int | None = None
+    continuous_usage: bool = False
+    """Whether each chunk has the usage so far."""
 
 
 def read_sampling(fields: Fields) -> Sampling:
@@ -71,13 +73,15 @@ def read_sampling(fields: Fields) -> Sampling:
         values["top_k"] = 1  # what OpenAI means: the likeliest token
         del values["top_p"]
     stream = fields.truth("stream")
+    include_usage, continuous = _usage(fields, stream)
     fields.refuse("service_tier", _SERVICE, "auto", "default")
     fields.refuse("store", _STORE, False)
     for name, (text, usual) in _REFUSED.items():
         fields.refuse(name, text, usual)
     adapter = fields.whole("lora_task_id", 0, 2**64 - 1)
     seed = None if "seed" in values or values.get("temperature") == 0 else secrets.randbits(63)
-    return Sampling(values, tuple(values.get("stop", ())), count, seed, stream, _include_usage(fields, stream), adapter)
+    stop = tuple(values.get("stop", ()))
+    return Sampling(values, stop, count, seed, stream, include_usage, adapter, continuous)
 
 
 def _stop(fields: Fields) -> list[str]:
@@ -94,13 +98,15 @@ def _seed(fields: Fields) -> int | None:
     return None if seed is None else seed % 2**64
 
 
-def _include_usage(fields: Fields, stream: bool) -> bool:
+def _usage(fields: Fields, stream: bool) -> tuple[bool, bool]:
+    """Whether a stream ends with the usage, and whether each of its chunks has it, too."""
     options = fields.object("stream_options")
     if options is None:
-        return False
+        return False, False
     if not stream:
         raise fields.wrong("stream_options", "is only allowed when 'stream' is true")
-    return options.truth("include_usage")
+    included, continuous = options.truth("include_usage"), options.truth("continuous_usage_stats")
+    return included, included and continuous
 
 
 def _tokens(fields: Fields, name: str) -> list[int] | None:

@@ -65,6 +65,8 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
     tensors.offer("exclude_input_in_output", True)
     for name in _WANTED:
         tensors.offer(name, True)
+    if ask.messages is not None and ask.guide is None:
+        tensors.offer("return_reasoning_open", True)
     return Asked(model, tensors.made)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.nested_text import read_json
+from repoagent_server.openai.reasoning import unfinished
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _SPACES: Final = frozenset(" \t\r\n")
@@ -275,7 +276,7 @@ class ToolCalls:
         """Text, up to the next tag; without the spaces behind a call."""
         text = self._waiting.lstrip() if self._called else self._waiting
         place = text.find(_OPEN)
-        held = 0 if final or place >= 0 else _beginning(text)
+        held = 0 if final or place >= 0 else unfinished(text, (_OPEN,))
         end = place if place >= 0 else len(text) - held
         content.append(text[:end])
         self._called &= not end
@@ -294,11 +295,3 @@ class ToolCalls:
             self._tagged = False
             return True
         return False
-
-
-def _beginning(text: str) -> int:
-    """How many characters at the end of ``text`` are the beginning of a tag."""
-    for size in range(min(len(text), len(_OPEN) - 1), 0, -1):
-        if _OPEN.startswith(text[len(text) - size :]):
-            return size
-    return 0

@@ -12,6 +12,7 @@ from repoagent_server.openai.response_format import schema_guide
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST: Final = 1024
 _CHOICE: Final = "tool_choice"
+_FUNCTION: Final = frozenset({"name", "description", "parameters", "strict"})
 _ELSEWHERE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "if", "unevaluatedProperties"})
 """Where a schema may name further properties."""
 
@@ -30,15 +31,15 @@ class Tools:
     guide: Guide | None = None
 
 
-def read_tools(fields: Fields) -> Tools:
-    """Read both fields.
+def read_tools(fields: Fields, *, flat: bool = False) -> Tools:
+    """Read both fields. ``flat``: a function's name stands beside its type, as in ``/v1/responses``.
 
     Raises:
         FieldError: one makes no sense, or cannot be honoured.
     """
     fields.refuse("functions", "use 'tools'")
     fields.refuse("function_call", "use 'tool_choice'")
-    tools = _tools(fields)
+    tools = _tools(fields, flat)
     parallel = fields.truth("parallel_tool_calls", True)
     choice = fields.get(_CHOICE)
     if choice in (None, "none", "auto") and (choice == "none" or not tools):
@@ -51,11 +52,11 @@ def read_tools(fields: Fields) -> Tools:
     if choice == "required":
         several = fields.truth("parallel_tool_calls", False)
         return Tools(given, names, required=True, parallel=parallel, guide=_any_call(tools, several=several))
-    named = _named(fields, tools)
+    named = _named(fields, tools, flat)
     return Tools(given, names, named, guide=schema_guide(_CHOICE, _parameters(tools[named])))
 
 
-def _tools(fields: Fields) -> dict[str, dict[str, Any]]:
+def _tools(fields: Fields, flat: bool) -> dict[str, dict[str, Any]]:
     """By their names."""
     found: dict[str, dict[str, Any]] = {}
     tools = fields.objects("tools")
@@ -64,7 +65,7 @@ def _tools(fields: Fields) -> dict[str, dict[str, Any]]:
     for tool in tools:
         if tool.get("type") != "function":
             raise tool.wrong("type", "must be 'function'")
-        function = tool.object("function")
+        function = tool if flat else tool.object("function")
         if function is None:
             raise tool.wrong("function", "is required")
         name = function.required("name")
@@ -72,15 +73,19 @@ def _tools(fields: Fields) -> dict[str, dict[str, Any]]:
             raise function.wrong("name", "must have 1 to 64 letters, digits, '_', '-' and '.'")
         function.object("parameters")
         function.text("description")
-        found[name] = dict(tool.values)
+        named = {key: value for key, value in function.values.items() if key in _FUNCTION}
+        found[name] = {"type": "function", "function": named} if flat else dict(tool.values)
     return found
 
 
-def _named(fields: Fields, tools: Mapping[str, Any]) -> str:
+def _named(fields: Fields, tools: Mapping[str, Any], flat: bool) -> str:
     if type(fields.get(_CHOICE)) is not dict:
         raise fields.wrong(_CHOICE, "must be 'none', 'auto', 'required', or an object that names a function")
     choice = fields.object(_CHOICE)
-    function = choice.object("function") if choice is not None and choice.get("type") == "function" else None
+    if choice is None or choice.get("type") != "function":
+        function = None
+    else:
+        function = choice if flat else choice.object("function")
     if function is None:
         raise fields.wrong(_CHOICE, "must have the type 'function', and a 'function' with a 'name'")
     name = function.required("name")

@@ -123,7 +123,8 @@ def write(repository: Path, name: str, config: str, code: str = "") -> None:
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``sums``: a language model that adds. ``once``: the same, each request answered once. ``narrow``: one at a time,
-    nobody waits. ``parrot``, ``chain`` (over it), ``letters``, ``numbers``."""
+    nobody waits. ``thinker``: like ``sums``, and every prompt opens its reasoning.
+    ``parrot``, ``chain`` (over it), ``letters``, ``numbers``."""
     place = tmp_path_factory.mktemp("openai") / "repository"
     shutil.copytree(EXAMPLE / "repository", place, ignore=shutil.ignore_patterns("1"))
     subprocess.run(
@@ -133,6 +134,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(place / "sums", place / "once")
     with (place / "once" / "config.pbtxt").open("a") as file:
         file.write("model_transaction_policy { decoupled: false }\nmax_batch_size: 8\n")
+    shutil.copytree(place / "sums", place / "thinker")
+    (place / "thinker" / "1" / "chat_template.jinja").write_text(TEMPLATE.replace("{{ suffix }}", "<think>\n"))
     _write_narrow(place / "narrow", place / "sums" / "1")
     write(place, "parrot", PARROT_CONFIG, PARROT)
     write(place, "letters", LETTERS_CONFIG, LETTERS)

@@ -145,7 +145,7 @@ def test_other_methods_and_paths_are_refused(http: httpx.Client) -> None:
     response = http.get("/v1/chat/completions")
     assert response.status_code == 405
     assert response.json()["error"]["message"] == "Method Not Allowed"
-    assert http.post("/v1/responses", json={}).status_code == 404
+    assert http.post("/v1/batches", json={}).status_code == 404
 
 
 def test_without_the_flag_the_routes_name_it(server: Server) -> None:
@@ -162,7 +162,7 @@ def test_without_the_flag_the_routes_name_it(server: Server) -> None:
         assert httpx.post(f"{base}/responses", json={}).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/responses", "/v1/chat"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/batches", "/v1/chat"])
 def test_a_path_that_does_not_exist_is_told_in_openais_form(path: str, http: httpx.Client) -> None:
     """F21."""
     for method in ("GET", "POST"):

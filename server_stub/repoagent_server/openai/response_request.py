@@ -1,0 +1,96 @@
+"""``/v1/responses``: the request. Its items become the messages of a conversation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
+from repoagent_server.openai.conversation import STORED, item_messages, json_text
+from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.generation_request import GenerationRequest
+from repoagent_server.openai.response_format import format_guide
+from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
+from repoagent_server.openai.tools import Tools, read_tools
+
+_INCLUDED: Final = "message.output_text.logprobs"
+_ECHOED: Final[Mapping[str, Any]] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "user": None,
+}
+"""Fields that the response repeats, and their usual values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """A conversation to be continued. ``echoed``: the fields that the response repeats."""
+
+    model: str
+    ask: GenerationRequest
+    sampling: Sampling
+    tools: Tools
+    echoed: Mapping[str, Any]
+
+
+def read_response(document: object) -> ResponseRequest:
+    """Read the body of a request.
+
+    Raises:
+        InvalidArgumentError: something makes no sense, or cannot be honoured.
+    """
+    fields = Fields(document)
+    model = fields.required("model")
+    sampling = read_sampling(fields)
+    _refuse(fields)
+    tools = read_tools(fields, flat=True)
+    guide = _guide(fields)
+    if guide is not None and tools.guide is not None:
+        raise fields.wrong("text", "cannot be honoured together with a 'tool_choice' that demands a call")
+    alternatives = fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
+    included = _INCLUDED in fields.texts("include", 64)
+    values = {"tools": tools.given} if tools.given else {}
+    reasoning = fields.object("reasoning")
+    if reasoning is not None and (effort := reasoning.text("effort")) is not None:
+        values["reasoning_effort"] = effort  # type: ignore[assignment]
+    kwargs = fields.object("chat_template_kwargs")
+    values = {**(kwargs.values if kwargs is not None else {}), **values}
+    ask = GenerationRequest(
+        messages=json_text(item_messages(fields)),
+        template_values=json_text(values) if values else None,
+        max_tokens=fields.whole("max_output_tokens", 1, MOST_TOKENS),
+        sampling=sampling.values,
+        seed=sampling.seed,
+        adapter=sampling.adapter,
+        guide=tools.guide or guide,
+        top_log_probs=(alternatives or 0) if included else None,
+        stream=sampling.stream,
+    )
+    given = {name: usual if (value := fields.get(name)) is None else value for name, usual in _ECHOED.items()}
+    return ResponseRequest(model, ask, sampling, tools, given)
+
+
+def _refuse(fields: Fields) -> None:
+    for name in ("previous_response_id", "conversation", "prompt"):
+        fields.refuse(name, STORED)
+    fields.refuse("background", STORED, False)
+    fields.refuse("truncation", "a conversation that is too long is an error", "disabled")
+    fields.refuse("n", "a response has one text", 1)
+
+
+def _guide(fields: Fields) -> Any:
+    text = fields.object("text")
+    if text is None:
+        return None
+    text.refuse("verbosity", "models here have no such setting", "medium")
+    wanted = text.object("format")
+    return None if wanted is None else format_guide(wanted, "text.format", wanted)
