@@ -98,6 +98,8 @@ def build(
         raise UnsupportedFeatureError(
             f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
         )
+    if form is not Form.PAGED:
+        shape.check_onnx(form.value)
     _check_capacity(capacity, form, shape)
     weights = Weights(Checkpoint(checkpoint), shape)
     dtype = np.float16 if precision is Precision.FP16 else np.float32

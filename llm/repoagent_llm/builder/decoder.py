@@ -93,6 +93,7 @@ class DecoderWriter:
         for number in range(self._tools.shape.layers):
             layer = self._weights.layer(number)
             name = f"layers.{number}.attention_input"
+            assert layer.before_attention is not None, "see Architecture.check_onnx"
             if number == 0:
                 normed = self._form.norm(residual, layer.before_attention, name)
             else:
@@ -119,11 +120,14 @@ class DecoderWriter:
         qkv = self._tools.adapted(normed, layer.qkv, f"{stem}.qkv")
         mixed = self._form.attention(qkv, layer, number)
         attended = self._tools.adapted(mixed, layer.attention_out, f"{stem}.attention_out")
+        assert layer.before_mlp is not None
         normed, residual = self._form.add_norm(attended, residual, layer.before_mlp, f"{stem}.mlp_input")
         return self._mlp(normed, layer, stem), residual
 
     def _mlp(self, x: str, layer: LayerWeights, stem: str) -> str:
         graph = self._tools.graph
+        assert layer.up is not None
+        assert layer.down is not None
         up = self._tools.adapted(x, layer.up, f"{stem}.up")
         if layer.gate is None:
             active = graph.node("Gelu", [up], f"{stem}.active", approximate="tanh")

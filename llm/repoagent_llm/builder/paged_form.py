@@ -1,24 +1,25 @@
 """The form for paged attention: weights, rounded, in one file, and what describes the graph. It needs no OpenVINO."""
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from repoagent_llm.builder.architecture import Architecture, rope_speeds
+from repoagent_llm.builder.architecture import Architecture
 from repoagent_llm.builder.graph import finite
 from repoagent_llm.builder.products import quantize, quantize_outputs
 from repoagent_llm.builder.safetensors import TensorFile
-from repoagent_llm.builder.weights import LayerWeights, Linear, Norm, Weights
+from repoagent_llm.builder.weights import ExpertWeights, LayerWeights, Linear, Norm, Weights
 from repoagent_llm.runner.paged_folder import LAYOUT_VERSION, MATRICES
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 __all__ = ["WEIGHTS_NAME", "write_paged"]
 
 WEIGHTS_NAME: Final = "decoder.safetensors"
-_PER_LAYER: Final = 32
+_PER_LAYER: Final = 48
 _CHUNK: Final = 1 << 24
 Floats = npt.NDArray[np.float32]
 
@@ -46,17 +47,31 @@ def write_paged(
         "heads": shape.heads,
         "inner_size": shape.intermediate_size,
         "norm_epsilon": float(shape.norm_epsilon),
-        "rotary": not shape.is_gpt2,
+        "rotary_size": shape.rotary_size,
+        "ropes": [dict(rope) for rope in shape.ropes],
+        "layer_ropes": list(shape.layer_ropes),
+        "windows": list(shape.windows),
         "root_mean_square": not shape.is_gpt2,
-        "gated": not shape.is_gpt2,
-        "norms_heads": shape.norms_heads,
-        "window": shape.sliding_window or 0,
+        "gate": shape.gate,
+        "head_norms": shape.head_norms,
+        "multipliers": asdict(shape.multipliers),
+        "experts": _experts(shape),
         "lora": lora,
     }
 
 
+def _experts(shape: Architecture) -> dict[str, Any] | None:
+    if shape.experts is None:
+        return None
+    return {name: value for name, value in asdict(shape.experts).items() if name != "layers"}
+
+
 def _check_blocks(shape: Architecture, block: int) -> None:
-    for inputs in (shape.hidden_size, shape.heads * shape.head_size, shape.intermediate_size):
+    sizes = [shape.hidden_size, shape.heads * shape.head_size, shape.intermediate_size]
+    if shape.experts is not None:
+        sizes = [*sizes[:2], shape.experts.inner_size, shape.experts.shared_size]
+        sizes += [shape.intermediate_size] * (len(shape.experts.layers) < shape.layers)
+    for inputs in sizes:
         if inputs % block:
             raise UnsupportedFeatureError(
                 f"int4 in blocks of {block} in the paged form", f"a layer has {inputs} inputs, which is no multiple"
@@ -85,8 +100,6 @@ class _Writer:
         self._matrix("embedding", weights.embedding(), plain)
         if (learned := weights.positions()) is not None:
             self._matrix("positions", learned, plain)
-        else:
-            self._vector("rotary", rope_speeds(shape).astype(np.float32))
         for number in range(shape.layers):
             self._layer(f"layers.{number}", weights.layer(number))
         self._norm("last_hidden", weights.final_norm())
@@ -95,25 +108,51 @@ class _Writer:
         self._file.close()
 
     def _layer(self, stem: str, layer: LayerWeights) -> None:
-        self._norm(f"{stem}.attention_input", layer.before_attention)
-        self._linear(f"{stem}.qkv", layer.qkv)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            self._norm(f"{stem}.query_norm", layer.query_norm)
-            self._norm(f"{stem}.key_norm", layer.key_norm)
-        self._linear(f"{stem}.attention_out", layer.attention_out)
-        self._norm(f"{stem}.mlp_input", layer.before_mlp)
-        if layer.gate is not None:
-            self._linear(f"{stem}.gate", layer.gate)
-        self._linear(f"{stem}.up", layer.up)
-        self._linear(f"{stem}.mlp_out", layer.down)
+        norms = {
+            "attention_input": layer.before_attention,
+            "attention_added": layer.after_attention,
+            "query_norm": layer.query_norm,
+            "key_norm": layer.key_norm,
+            "mlp_input": layer.before_mlp,
+            "mlp_added": layer.after_mlp,
+        }
+        linear = {
+            "qkv": layer.qkv,
+            "attention_out": layer.attention_out,
+            "gate": layer.gate,
+            "up": layer.up,
+            "mlp_out": layer.down,
+        }
+        for name, norm in norms.items():
+            self._norm(f"{stem}.{name}", norm)
+        for name, part in linear.items():
+            self._linear(f"{stem}.{name}", part)
+        if layer.sinks is not None:
+            self._vector(f"{stem}.sinks", layer.sinks)
+        if layer.experts is not None:
+            self._experts(f"{stem}.experts", layer.experts)
 
-    def _norm(self, name: str, norm: Norm) -> None:
+    def _experts(self, stem: str, experts: ExpertWeights) -> None:
+        self._linear(f"{stem}.router", experts.router, "fp32")
+        for name, part in (("gate", experts.gate), ("up", experts.up), ("out", experts.down)):
+            self._linear(f"{stem}.{name}", part)
+        if experts.shared is not None:
+            *parts, wanted = experts.shared
+            for name, part in zip(("gate", "up", "mlp_out"), parts, strict=True):
+                self._linear(f"{stem}.shared.{name}", part)
+            self._linear(f"{stem}.shared.wanted", wanted, "fp32")
+
+    def _norm(self, name: str, norm: Norm | None) -> None:
+        if norm is None:
+            return
         self._vector(f"{name}.scale", norm.scale)
         if norm.bias is not None:
             self._vector(f"{name}.bias", norm.bias)
 
-    def _linear(self, name: str, layer: Linear) -> None:
-        self._matrix(name, layer.matrix, self._matrices)
+    def _linear(self, name: str, layer: Linear | None, kept: str = "") -> None:
+        if layer is None:
+            return
+        self._matrix(name, layer.matrix, kept or self._matrices)
         if layer.bias is not None:
             self._vector(f"{name}.bias", layer.bias)
 

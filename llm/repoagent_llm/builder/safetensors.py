@@ -16,10 +16,17 @@ from repoagent.nested_text import read_json
 __all__ = ["Checkpoint", "TensorFile", "write_safetensors"]
 
 _DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1"}
-_NAMES: Final = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<f8"): "F64", np.dtype("<i8"): "I64"}
 _HEAD_BYTES: Final = 256
 """Of one tensor in the head, at most."""
-_STORED: Final = {**_NAMES, np.dtype("<u2"): "BF16", np.dtype("<i1"): "I8", np.dtype("<u1"): "U8"}
+_STORED: Final = {
+    np.dtype("<f8"): "F64",
+    np.dtype("<f4"): "F32",
+    np.dtype("<f2"): "F16",
+    np.dtype("<u2"): "BF16",
+    np.dtype("<i8"): "I64",
+    np.dtype("<i1"): "I8",
+    np.dtype("<u1"): "U8",
+}
 
 
 class Checkpoint:
@@ -106,7 +113,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> No
     offset = 0
     for name, tensor in tensors.items():
         head[name] = {
-            "dtype": _NAMES[tensor.dtype],
+            "dtype": _STORED[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + tensor.nbytes],
         }

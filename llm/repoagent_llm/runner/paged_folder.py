@@ -17,11 +17,16 @@ from repoagent.nested_text import read_json
 from repoagent_llm.runner.decoder_spec import PAGED_TYPE, DecoderSpec, Section
 from repoagent_llm.types.executor_errors import DecoderError
 
-__all__ = ["LAYOUT_VERSION", "MATRICES", "FolderWeights", "PagedLayout", "read_layout"]
+__all__ = ["LAYOUT_VERSION", "MATRICES", "ExpertLayout", "FolderWeights", "PagedLayout", "read_layout"]
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 MATRICES: Final = ("fp32", "bf16", "int8", "int4")
 """How matrices are kept."""
+GATES: Final = ("silu", "gelu", "clamped", "none")
+HEAD_NORMS: Final = ("none", "head", "all")
+ROUTERS: Final = ("chosen", "all", "shares")
+MULTIPLIERS: Final = ("embedding", "attention", "residual", "logits")
+_LARGEST: Final = 1e30
 _DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "<i1", "U8": "<u1"}
 _MOST: Final = 1 << 24
 _MOST_HEAD: Final = 1 << 26
@@ -29,11 +34,29 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
-class PagedLayout:
-    """What the graph consists of. ``window``: 0 attends to everything before; ``block``: of weights, with int4.
+class ExpertLayout:
+    """Layers with experts: how many, how many of them a token uses, and their inner sizes; 0 is no shared one.
 
-    ``rotary``: otherwise positions are learned. ``root_mean_square``: otherwise norms are layer norms. ``gated``:
-    the MLP is down(silu(gate) * up), otherwise down(gelu(up)). ``norms_heads``: queries and keys are normalised.
+    ``router``: what the chosen ones count: "chosen" (the softmax over them), "all" (their parts of the softmax over
+    all) or "shares" (the same, divided by their sum).
+    """
+
+    count: int
+    used: int
+    inner_size: int
+    shared_size: int
+    router: str
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLayout:
+    """What the graph consists of; which norms, biases and experts a layer has follows from the weights.
+
+    ``block``: of weights, with int4. ``rotary_size``: columns of a head that turn; 0: positions are learned.
+    ``ropes``: see rope_speeds; ``layer_ropes``: which of them each layer has, -1 is none. ``windows``: of each layer, 0
+    attends to everything before. ``root_mean_square``: otherwise norms are layer norms. ``gate``: the activation
+    of the MLP. ``head_norms``: over what queries and keys are normalised. ``multipliers``: of embeddings, scores of
+    attention, what layers add, and logits.
     """
 
     matrices: str
@@ -42,11 +65,15 @@ class PagedLayout:
     heads: int
     inner_size: int
     norm_epsilon: float
-    rotary: bool
+    rotary_size: int
+    ropes: tuple[Mapping[str, Any], ...]
+    layer_ropes: tuple[int, ...]
+    windows: tuple[int, ...]
     root_mean_square: bool
-    gated: bool
-    norms_heads: bool
-    window: int
+    gate: str
+    head_norms: str
+    multipliers: Mapping[str, float]
+    experts: ExpertLayout | None
     lora: bool
 
 
@@ -56,30 +83,77 @@ def read_layout(spec: DecoderSpec) -> PagedLayout:
     if section is None:
         raise DecoderError(f"the decoder is not of the type {PAGED_TYPE!r}", source=str(spec.folder))
     section.integer("version", LAYOUT_VERSION, LAYOUT_VERSION)
-    matrices, sha256 = section.text("matrices"), section.text("sha256")
-    if matrices not in MATRICES:
-        raise section.wrong("matrices", f"one of {', '.join(MATRICES)}", matrices)
+    sha256 = section.text("sha256")
     if len(sha256) != 64 or not set(sha256) <= _DIGITS:
         raise section.wrong("sha256", "64 hexadecimal digits", sha256)
     heads = section.integer("heads", 1, _MOST)
     if heads % spec.kv_heads:
         raise section.wrong("heads", f"a multiple of the {spec.kv_heads} KV heads", heads)
+    ropes = section.values.get("ropes")
+    if not isinstance(ropes, list) or not all(isinstance(rope, dict) for rope in ropes):
+        raise section.wrong("ropes", "a list of objects", ropes)
+    rotary_size = section.integer("rotary_size", 0, _MOST)
+    if rotary_size % 2 or rotary_size > spec.head_size:
+        raise section.wrong("rotary_size", f"an even number up to {spec.head_size}", rotary_size)
+    multipliers = section.section("multipliers")
     return PagedLayout(
-        matrices=matrices,
+        matrices=_choice(section, "matrices", MATRICES),
         block=section.integer("block", 1, _MOST),
         sha256=sha256,
         heads=heads,
         inner_size=section.integer("inner_size", 1, _MOST),
         norm_epsilon=_fraction(section, "norm_epsilon"),
-        window=section.integer("window", 0, 2**31 - 1),
-        **{key: _truth(section, key) for key in ("rotary", "root_mean_square", "gated", "norms_heads", "lora")},
+        rotary_size=rotary_size,
+        ropes=tuple(ropes),
+        layer_ropes=_per_layer(section, "layer_ropes", spec, -1, len(ropes) - 1),
+        windows=_per_layer(section, "windows", spec, 0, 2**31 - 1),
+        gate=_choice(section, "gate", GATES),
+        head_norms=_choice(section, "head_norms", HEAD_NORMS),
+        multipliers={name: _factor(multipliers, name) for name in MULTIPLIERS},
+        experts=_experts(section.optional_section("experts")),
+        root_mean_square=_truth(section, "root_mean_square"),
+        lora=_truth(section, "lora"),
     )
+
+
+def _experts(section: Section | None) -> ExpertLayout | None:
+    if section is None:
+        return None
+    count = section.integer("count", 1, _MOST)
+    return ExpertLayout(
+        count=count,
+        used=section.integer("used", 1, count),
+        inner_size=section.integer("inner_size", 1, _MOST),
+        shared_size=section.integer("shared_size", 0, _MOST),
+        router=_choice(section, "router", ROUTERS),
+    )
+
+
+def _choice(section: Section, key: str, known: tuple[str, ...]) -> str:
+    found = section.text(key)
+    if found not in known:
+        raise section.wrong(key, f"one of {', '.join(known)}", found)
+    return found
+
+
+def _per_layer(section: Section, key: str, spec: DecoderSpec, low: int, high: int) -> tuple[int, ...]:
+    found = section.integers(key, low, high, spec.layers)
+    if len(found) != spec.layers:
+        raise section.wrong(key, f"a list of {spec.layers} numbers", found)
+    return found
 
 
 def _fraction(section: Section, key: str) -> float:
     found = section.values.get(key)
     if type(found) is not float or not 0 <= found < 1:
         raise section.wrong(key, "a number from 0 to 1", found)
+    return found
+
+
+def _factor(section: Section, key: str) -> float:
+    found = section.values.get(key)
+    if type(found) is not float or not abs(found) < _LARGEST:
+        raise section.wrong(key, "a number", found)
     return found
 
 

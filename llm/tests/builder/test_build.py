@@ -201,14 +201,28 @@ def test_bfloat16_and_half_weights_are_read(tmp_path: Path) -> None:
     ("kind", "shape", "text"),
     [
         ("llama", {"hidden_act": "relu"}, "activation 'relu'"),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn'"),
+        ("llama", {"rope_scaling": {"rope_type": "xpos", "factor": 2.0}}, "rope scaling 'xpos'"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "a rope that depends on",
+        ),
         ("llama", {"num_attention_heads": 8}, "head size of 8"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 4}, "sliding window in some layers"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+            "layers of several kinds; take the form paged",
+        ),
+        (
+            "llama",
+            {"layer_types": ["sliding_attention", "chunked_attention"]},
+            "layers of the type 'chunked_attention'",
+        ),
         ("gpt2", {"activation_function": "relu"}, "activation 'relu'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("gpt2", {"scale_attn_weights": False}, "without scale_attn_weights"),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial rotary"),
-        ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
+        ("llama", {"partial_rotary_factor": 0.5}, "a partial rotary"),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "a partial rotary"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}}, "a quantized checkpoint"),
     ],
 )

@@ -39,12 +39,12 @@ def open_paged(spec: DecoderSpec, options: RunnerOptions) -> PagedRunner:
         raise CheckError("a decoder for paged attention is a folder; an engine buffer cannot hold one")
     if options.mixed:
         raise CheckError("RunnerOptions.mixed is for ONNX Runtime; with paged attention one run always computes all")
-    layout = read_layout(spec)
     if spec.head_size % _HEAD_STEP or spec.head_size > _LARGEST_HEAD:
         raise UnsupportedFeatureError(
             f"a head size of {spec.head_size} in the paged form",
             f"tried were multiples of {_HEAD_STEP} up to {_LARGEST_HEAD}",
         )
+    layout = read_layout(spec)
     openvino()
     check_openvino()
     return PagedRunner(OpenVinoModel(spec, layout, options))
@@ -58,8 +58,9 @@ class OpenVinoModel:
         kind = options.cache_type or ("bf16" if narrow else "f32")
         weights = FolderWeights(spec, layout.sha256, own=options.own_weights)
         lora = options.lora or layout.lora
+        length = sequence_length(spec, options, None)
         try:
-            self._graph = PagedGraph(spec, layout, weights, options.extra_outputs, lora=lora)
+            self._graph = PagedGraph(spec, layout, weights, options.extra_outputs, lora=lora, length=length)
         except RuntimeError as error:
             if isinstance(error, RepoAgentError):
                 raise
@@ -69,7 +70,6 @@ class OpenVinoModel:
         self._ended = False
         self.divisible = kind != "u8"
         compiled = _compile(spec, self._graph.model, options, "bf16" if narrow else "f32", kind)
-        length = sequence_length(spec, options, None)
         self.blocks = _block_count(options, length)
         self._request = compiled.create_infer_request()
         self._pool = self._allocate(compiled, kind)

@@ -22,12 +22,13 @@ TRIED: Final = "2026.4.1"
 """The version that this was tried with. The operator changes with every version."""
 _FEATURE: Final = "a decoder of paged attention on this machine"
 _USED: Final = 13
+_SINKS: Final = 20
 _MOST_ERROR: Final = 1e-4
 
 
 @cache
 def openvino() -> Any:
-    """OpenVINO: ``ov``, its operators ``op``, the operator of paged attention and the pass.
+    """OpenVINO: ``ov``, its operators ``op``, products by groups, the operator of paged attention and the pass.
 
     Raises:
         UnsupportedFeatureError: it is not installed, or another version than the one that was tried.
@@ -46,7 +47,8 @@ def openvino() -> Any:
     except (AttributeError, ImportError) as error:
         raise UnsupportedFeatureError(_FEATURE, f"this openvino has another operator: {error}") from error
     op = importlib.import_module("openvino.opset13")
-    return SimpleNamespace(ov=ov, op=op, extension=extension, transform=transform)
+    grouped = importlib.import_module("openvino.opset17").grouped_matmul
+    return SimpleNamespace(ov=ov, op=op, grouped=grouped, extension=extension, transform=transform)
 
 
 def constant(array: Any) -> Any:
@@ -76,19 +78,24 @@ def paged_attention(
     *,
     kv_heads: int,
     head_size: int,
-    window: int,
+    window: int = 0,
+    scale: float | None = None,
+    sinks: npt.NDArray[np.float32] | None = None,
 ) -> Any:
     """Attention [T, heads * head size] of ``packed`` queries, keys and values [T, ...]; 0 is no window.
 
-    ``tables``: past lengths, begins of sequences, blocks, begins of tables.
+    ``tables``: past lengths, begins of sequences, blocks, begins of tables. ``scale``: of the scores, by the head size
+    if None. ``sinks`` [heads]: scores of nothing, which take their part of the weights.
     """
     end = [
-        constant(np.float32(head_size**-0.5)),
+        constant(np.float32(head_size**-0.5 if scale is None else scale)),
         constant(np.int32(window)),
         constant(np.zeros(0, np.float32)),
         longest,
     ]
     rest = [constant(array) for array in _unused_inputs()]
+    if sinks is not None:
+        rest[_SINKS - _USED] = constant(sinks.reshape(1, -1, 1, 1))
     nodes = [*packed, *caches, *tables, *end, *rest]
     found = openvino().extension([node if hasattr(node, "get_node") else node.output(0) for node in nodes])
     info = found.get_rt_info()  # the plugin takes the shapes of the caches from it
@@ -168,7 +175,7 @@ def _try_operator() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     caches = [parameter(name, "dynamic", [-1] * 4) for name in ("key_cache.0", "value_cache.0")]
     tables = [parameter(name, "i32", [-1]) for name in ("past", "begins", "blocks", "block_begins")]
     longest = parameter("longest", "i32", [])
-    mixed = paged_attention(packed, caches, tables, longest, kv_heads=1, head_size=size, window=0)
+    mixed = paged_attention(packed, caches, tables, longest, kv_heads=1, head_size=size)
     model = ov.Model([openvino().op.result(mixed)], [*packed, *caches, *tables, longest], "trial")
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
