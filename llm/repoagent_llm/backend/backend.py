@@ -32,6 +32,8 @@ class LlmBackend:
     default_model_filename: ClassVar[str] = "genai_config.json"
     keeps_files_open: ClassVar[bool] = True
     """Unless a model states otherwise: see :class:`LlmModel`."""
+    stateful: ClassVar[bool] = True
+    """Requests share steps, and the blocks of prompts that begin alike."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """``settings``: ``models-at-once``, how many models have a share of the cores; without it they take turns.

@@ -98,6 +98,10 @@ class BackendRegistry:
                 backend = self._backends[name] = self._make(name)
             return backend
 
+    def stateful(self, name: str) -> bool:
+        """Whether all requests for a model of that backend had better come to one process. Raises as :meth:`get`."""
+        return getattr(self.get(name), "stateful", False) is True
+
     def _make(self, name: str) -> Backend:
         target = self._targets.get(name)
         if target is None and (missing := missing_part(name)):

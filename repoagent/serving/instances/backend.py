@@ -211,7 +211,8 @@ class Backend(Protocol):
     """A kind of model. One object per server and name.
 
     A backend whose models call other models has a method ``bind(core)`` too; it is called before any other, with an
-    object that has ``submit``, ``load``, ``unload`` and ``model_ready`` of the serving core.
+    object that has ``submit``, ``load``, ``unload`` and ``model_ready`` of the serving core. One whose models share
+    work between requests has ``stateful = True`` too: a server of several processes then has a model in one of them.
     """
 
     name: ClassVar[str]

@@ -285,9 +285,11 @@ def _log_message(settings: Mapping[str, Any]) -> pb.LogSettingsResponse:
 
 
 def _index_message(entries: list[dict[str, Any]]) -> pb.RepositoryIndexResponse:
-    """The protocol has no field for a namespace."""
-    shown = [{name: value for name, value in entry.items() if name != "namespace"} for entry in entries]
-    return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in shown])
+    """The protocol has no field for a namespace, nor for a home."""
+    message = pb.RepositoryIndexResponse.ModelIndex
+    known = message.DESCRIPTOR.fields_by_name
+    shown = [{name: value for name, value in entry.items() if name in known} for entry in entries]
+    return pb.RepositoryIndexResponse(models=[message(**entry) for entry in shown])
 
 
 def _regions_message(regions: list[dict[str, Any]]) -> pb.SystemSharedMemoryStatusResponse:

@@ -4,7 +4,7 @@
     the core: repositories, agents, keys, audit, life cycles       front ends, and a core that is given its models
     fleet     starts workers, and has all of them do the same      worker    what the keeper may have it do
     builder   a version that is "built" is built in every worker
-    desk      what a worker may ask for
+    desk      what a worker may ask for                            links     requests for models that one worker has
     worker_process   how one starts and ends
     the programs: ../program/keeper.py                             ../program/worker.py
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from repoagent.config import ModelConfig
-from repoagent.errors import InternalError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.requests.request import NO_LABELS, InferRequest, Labels
@@ -19,7 +20,9 @@ from repoagent.storage.files.files import ModelFiles
 if TYPE_CHECKING:
     from repoagent_server.processes.fleet import Fleet, Handed
 
-__all__ = ["FleetBuilder", "HandedVersion"]
+_HOME: Final = "home"
+"""The parameter by which a model's configuration chooses."""
+_HOMES: Final = ("any", "one")
 
 
 class _Elsewhere(Scheduler):
@@ -123,7 +126,6 @@ class FleetBuilder(ModelBuilder):
             config = plain.config
         else:
             config = self.named(name, config, files, version)
-        _refuse_state(name, config)
         root = str(files.local_path())
         return self._hand_over(name, config, root, version, files.fleeting, cancelled, plain)
 
@@ -139,11 +141,18 @@ class FleetBuilder(ModelBuilder):
     ) -> ServedModel:
         assert self.fleet is not None
         text = config.SerializeToString(deterministic=True)
-        handed, answer = self.fleet.build(name, version, text, root, fleeting=fleeting, cancelled=cancelled)
+        home = self._home(name, config)
+        build = partial(self.fleet.build, name, version, text, root, fleeting=fleeting, cancelled=cancelled)
+        handed, answer = build(home=home)
         try:
             complete = ModelConfig.FromString(bytes.fromhex(str(answer["config"])))
             self.admit(name, complete)
-            _refuse_state(name, complete)
+            if home is None and _has_home(name, complete):  # Its own code has completed the configuration.
+                self.fleet.close_version(handed)
+                home = self.fleet.choose_home()
+                handed, answer = build(home=home)
+            if home is not None:
+                self.fleet.settle(handed, home, complete.SerializeToString(deterministic=True))
         except BaseException:
             self.fleet.close_version(handed)
             raise
@@ -156,20 +165,34 @@ class FleetBuilder(ModelBuilder):
             labels=plain.classes.labels if plain is not None else NO_LABELS,
         )
 
+    def _home(self, name: str, config: ModelConfig) -> int | None:
+        """The one worker that is to have a version; None: all of them."""
+        assert self.fleet is not None
+        asked = _has_home(name, config)
+        if asked is None:
+            asked = not is_ensemble(config) and self.fleet.stateful(config.backend)
+        return self.fleet.choose_home() if asked else None
+
     def _show(self, model: str, versions: Mapping[int, ServedModel]) -> None:
         assert self.fleet is not None
         shown = {number: one.handed for number, one in versions.items() if isinstance(one, HandedVersion)}
         self.fleet.show(model, shown)
 
 
-def _refuse_state(name: str, config: ModelConfig) -> None:
-    """Refuse what needs all requests in one process.
+def _has_home(name: str, config: ModelConfig) -> bool | None:
+    """Whether one process is to have all requests of a model; None: if its backend wants that.
 
     Raises:
-        UnsupportedError: the model keeps state between requests.
+        InvalidArgumentError: the configuration asks for something else than "any" or "one", or for what would go wrong.
     """
-    if config.HasField("sequence_batching"):
-        raise UnsupportedError(
+    sequences = config.HasField("sequence_batching")
+    if (asked := config.parameters[_HOME].string_value if _HOME in config.parameters else "") not in ("", *_HOMES):
+        raise InvalidArgumentError(f"model '{name}': parameter '{_HOME}' must be 'any' or 'one', not '{asked}'")
+    if asked == "any" and sequences:
+        raise InvalidArgumentError(
             f"model '{name}' has sequence_batching: the requests of a sequence may come over several connections, and "
-            "connections are dealt out to several processes. Serve it with --processes=1"
+            f"must meet in one process. Leave the parameter '{_HOME}' out"
         )
+    if asked or sequences:
+        return asked != "any"
+    return (config.model_transaction_policy.decoupled and config.backend == "python") or None

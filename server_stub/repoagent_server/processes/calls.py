@@ -15,8 +15,6 @@ from repoagent.serving.backends.python.process.channel import Channel, Kind, Mes
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError
 from repoagent.serving.backends.python.process.memory import Mapping as Memory
 
-__all__ = ["Calls", "Ended"]
-
 logger = logging.getLogger(__name__)
 
 Answers = Mapping[str, Callable[..., Any]]

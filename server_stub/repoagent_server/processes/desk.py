@@ -12,8 +12,6 @@ from repoagent.serving.core import ServingCore
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.shared.merging import merged_metrics, merged_statistics
 
-__all__ = ["Desk"]
-
 _FIELDS: Final = ("client", "via", "request", "address")
 _EVENTS: Final = frozenset({"denied", "load"})
 """What a front end records by itself. All else the keeper records when it happens."""
@@ -70,13 +68,21 @@ class Desk:
             "unload": unload,
             "statistics": statistics,
             "metrics": metrics,
-            "index": lambda ready_only: self._core.index(ready_only=ready_only is True),
+            "index": lambda ready_only: self._index(fleet, ready_only=ready_only is True),
+            "link": lambda other: fleet.link(worker, _worker(other, fleet)),
             "report": self._report,
             "attestation": self._attestation,
             "ready": self._core.ready,
             "has_model": lambda name: self._core.has_model(_text(name)),
             "audit": self._record,
         }
+
+    def _index(self, fleet: Fleet, *, ready_only: bool) -> list[dict[str, str]]:
+        """The index, with the process that has a model where only one has it."""
+        homes = {(model, str(version)): str(home) for (model, version), home in fleet.homes().items()}
+        entries = self._core.index(ready_only=ready_only)
+        found = [homes.get((entry["name"], entry.get("version", ""))) for entry in entries]
+        return [{**entry, **({"home": home} if home else {})} for entry, home in zip(entries, found, strict=True)]
 
     def _report(self, name: Any) -> dict[str, Any] | None:
         report = self._core.report(_text(name))
@@ -137,6 +143,12 @@ def _client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:
 def _text(value: Any, longest: int | None = _TEXT_BYTES) -> str:
     if not isinstance(value, str) or (longest is not None and len(value) > longest):
         raise InvalidArgumentError("a text is expected, and not a long one")
+    return value
+
+
+def _worker(value: Any, fleet: Fleet) -> int:
+    if not isinstance(value, int) or not 0 <= value < len(fleet):
+        raise InvalidArgumentError("there is no such worker")
     return value
 
 

@@ -5,7 +5,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -15,8 +15,6 @@ from repoagent.errors import CancelledError, InternalError, RepoAgentError, Unav
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.worker_process import Listeners, WorkerProcess
 
-__all__ = ["Fleet", "Handed"]
-
 logger = logging.getLogger(__name__)
 
 _START_SECONDS: Final = 60.0
@@ -25,6 +23,8 @@ _STEP_SECONDS: Final = 30.0
 _REFUSAL_SECONDS: Final = 3.0
 """The same at the end of the server, whose time is measured: one that hangs is not waited for again and again."""
 _LAST_SECONDS: Final = 5.0
+_PASSED_SECONDS: Final = 5.0
+"""How long requests may be on their way from one worker to another."""
 _TICK_SECONDS: Final = 0.05
 _SLOWEST_RESTART_SECONDS: Final = 30.0
 
@@ -43,12 +43,25 @@ class Handed:
     """A worker that was started later could not build it: another load brings it back."""
     deaths: int = 0
     """How many workers in a row have died while they built it again."""
+    home: int | None = None
+    """The one worker that builds it, while the others pass requests on; None: all build it."""
+    complete: bytes | None = None
+    """The configuration that its home has made of it."""
 
     @property
     def order(self) -> list[Any]:
         """The arguments of the call ``build``."""
-        config = base64.b64encode(self.config).decode()
-        return [self.number, self.model, self.version, config, self.root, self.fleeting]
+        return [self.number, self.model, self.version, _text(self.config), self.root, self.fleeting, self.homed]
+
+    @property
+    def homed(self) -> bool:
+        """Whether one worker has it."""
+        return self.home is not None
+
+    @property
+    def passed(self) -> list[Any]:
+        """The arguments of the call ``pass_on``."""
+        return [self.number, self.model, self.version, _text(self.complete or b""), self.root, self.home]
 
 
 class Fleet:
@@ -139,7 +152,18 @@ class Fleet:
 
     def _launch(self, worker: WorkerProcess) -> "Future[Any]":
         answers = self._make_answers(self, worker.index)
-        return worker.launch(self._options, answers, lambda why: self._ended(worker, why))
+        started = worker.launch(self._options, answers, lambda why: self._ended(worker, why))
+        for other in self._workers:
+            if other is not worker and other.calls is not None:
+                worker.link(other)
+        return started
+
+    def link(self, one: int, other: int) -> None:
+        """Give two workers another way to each other: what they had is broken."""
+        with self._lock:
+            first, second = self._workers[one], self._workers[other]
+            if one != other and first.calls is not None and second.calls is not None:
+                first.link(second)
 
     def _ended(self, worker: WorkerProcess, why: str) -> None:
         """Of the thread that reads from ``worker``: it has gone, or is to go."""
@@ -174,7 +198,7 @@ class Fleet:
         assert calls is not None
         try:
             started.result(_START_SECONDS)
-            lost = [one for one in handed if not self._handed_again(calls, one)]
+            lost = [one for one in handed if not self._handed_again(worker, calls, one)]
             for one in lost:  # Before it answers: a client must not find a model here and not there.
                 self._on_missing(one, "")
             with self._lock:
@@ -188,8 +212,9 @@ class Fleet:
             logger.error("worker %d cannot be started: %s", worker.index, error or type(error).__name__)
             calls.close()  # Its end starts another one.
 
-    def _handed_again(self, calls: Calls, handed: Handed) -> bool:
-        """Have a new worker build what the others have; False if it cannot: files may have been wiped since.
+    def _handed_again(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> bool:
+        """Have a new worker build what the others have, or pass its requests on; False if it cannot: files may have
+        been wiped since.
 
         Raises:
             Ended: it died of that.
@@ -197,7 +222,10 @@ class Fleet:
         if handed.number not in self._handed:
             return True
         try:
-            calls.call("build", *handed.order)
+            if handed.home in (None, worker.index):
+                calls.call("build", *handed.order)
+            elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
+                calls.call("pass_on", *handed.passed, timeout=_STEP_SECONDS)
         except Ended:
             handed.deaths += 1
             if handed.deaths >= self._deadliest:
@@ -224,9 +252,18 @@ class Fleet:
     # -- versions ------------------------------------------------------------------------------------------------
 
     def build(
-        self, model: str, version: int, config: bytes, root: str, *, fleeting: bool, cancelled: Callable[[], bool]
+        self,
+        model: str,
+        version: int,
+        config: bytes,
+        root: str,
+        *,
+        fleeting: bool,
+        cancelled: Callable[[], bool],
+        home: int | None = None,
     ) -> tuple[Handed, dict[str, Any]]:
-        """Have every worker build a version that is not shown yet; the answer of the first worker.
+        """Have every worker, or the one that is its ``home``, build a version that is not shown yet; the answer of the
+        first worker.
 
         Raises:
             CancelledError: ``cancelled`` became true; they have let go of it.
@@ -234,8 +271,9 @@ class Fleet:
         """
         with self._lock:
             self._next += 1
-            handed = Handed(self._next, model, version, config, root, fleeting)
-            members = [worker.calls for worker in self._workers if worker.calls is not None]
+            handed = Handed(self._next, model, version, config, root, fleeting, home=home)
+            chosen = self._workers if home is None else [self._workers[home]]
+            members = [worker.calls for worker in chosen if worker.calls is not None]
             if not members:
                 raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
             self._handed[handed.number] = handed
@@ -259,6 +297,46 @@ class Fleet:
         if not isinstance(first, dict):
             raise InternalError(f"a worker process returned no description of model '{model}'")
         return handed, first
+
+    def choose_home(self) -> int:
+        """The worker that is the home of the fewest versions.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        with self._lock:
+            serving = [worker.index for worker in self._workers if worker.serves]
+            homes = [handed.home for handed in self._handed.values()]
+        if not serving:
+            raise UnavailableError("no worker process is there")
+        return min(serving, key=homes.count)
+
+    def stateful(self, backend: str) -> bool:
+        """Whether models of ``backend`` are better in one worker. Raises what a worker does that cannot find it."""
+        return self.ask(self.choose_home(), "stateful", backend, timeout=_STEP_SECONDS) is True
+
+    def settle(self, handed: Handed, home: int, complete: bytes) -> None:
+        """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too.
+
+        Raises:
+            RepoAgentError: one of them cannot; all have let go of it.
+        """
+        with self._lock:
+            handed.complete = complete
+            others = [one.calls for one in self._workers if one.calls is not None and one.index != home]
+            asked = [calls.begin("pass_on", *handed.passed) for calls in others]
+        try:
+            for one in asked:
+                one.result(_STEP_SECONDS)
+        except (RepoAgentError, FutureTimeoutError) as error:
+            self.close_version(handed)
+            raise UnavailableError(f"a worker cannot pass on requests for model '{handed.model}': {error}") from error
+
+    def homes(self) -> dict[tuple[str, int], int]:
+        """The home of each version that is served and has one."""
+        with self._lock:
+            found = [self._handed.get(number) for shown in self._shown.values() for number in shown.values()]
+        return {(one.model, one.version): one.home for one in found if one is not None and one.home is not None}
 
     def show(self, model: str, versions: Mapping[int, Handed]) -> None:
         """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
@@ -284,6 +362,10 @@ class Fleet:
 
     def drain(self, handed: Handed, timeout: float | None) -> bool:
         """Wait until its last request has been answered."""
+        if handed.home is not None:  # It takes what others pass on until all of that has come.
+            others = [one for one in self._workers if one.index != handed.home]
+            short = _PASSED_SECONDS if timeout is None else min(timeout, _PASSED_SECONDS)
+            self._ask_those("drain", handed.number, short, timeout=short + _LAST_SECONDS, of=others)
         limit = None if timeout is None else timeout + _LAST_SECONDS
         return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
 
@@ -346,12 +428,18 @@ class Fleet:
         return calls.call(name, *arguments, timeout=timeout)
 
     def _ask_those(
-        self, name: str, *arguments: Any, timeout: float | None, expected: type[object] = object
+        self,
+        name: str,
+        *arguments: Any,
+        timeout: float | None,
+        expected: type[object] = object,
+        of: Sequence[WorkerProcess] | None = None,
     ) -> list[Any]:
         """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
         answers = []
         with self._lock:
-            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in self._workers if one.calls]
+            those = self._workers if of is None else of
+            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
         end = _end(timeout)
         for worker, calls, future in asked:
             try:
@@ -395,6 +483,11 @@ def _end(timeout: float | None) -> float | None:
 
 def _left(end: float | None) -> float | None:
     return None if end is None else max(0.0, end - time.monotonic())
+
+
+def _text(config: bytes) -> str:
+    """A configuration as a message has it."""
+    return base64.b64encode(config).decode()
 
 
 def _entries(numbers: Mapping[int, int]) -> list[list[int]]:

@@ -21,14 +21,14 @@ from repoagent.serving.core_options import CoreOptions
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.request import read_labels
 from repoagent.serving.server_state import ServerState
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.files.files import DirectoryFiles
 from repoagent.storage.repositories.url import parse_url
 from repoagent_server.processes.calls import Calls
-
-__all__ = ["AskedAudit", "Models", "WorkerCore"]
+from repoagent_server.processes.links import Links, passing_version
 
 _ANSWER_SECONDS: Final = 30.0
 _EXPECTED_SECONDS: Final = 5.0
@@ -171,19 +171,30 @@ class AskedAudit:
 class Models:
     """The versions that this worker has, by the keeper's numbers; each method is one of the keeper's calls."""
 
+    links: Links
+    """The ways to the other workers; set before the first call."""
+
     def __init__(self, table: ModelTable, builder: ModelBuilder) -> None:
         self._table = table
         self._builder = builder
         table.wait_for = self.wait_for
         self._lock = threading.Lock()
         self._built: dict[int, tuple[str, ServedModel]] = {}
+        self._homed: set[int] = set()
+        """Those that the other workers pass requests on to."""
         self._cancelled: dict[int, threading.Event] = {}
         self._expected: dict[str, threading.Event] = {}
         self._lacking: dict[int, str] = {}
         """Numbers of versions that the others serve and this worker could not build, with their models."""
 
-    def build(self, number: int, model: str, version: int, config: str, root: str, fleeting: bool) -> dict[str, Any]:
-        """Load one version, and keep it to be shown."""
+    def stateful(self, backend: str) -> bool:
+        """See :meth:`BackendRegistry.stateful`."""
+        return self._builder.registry.stateful(backend)
+
+    def build(
+        self, number: int, model: str, version: int, config: str, root: str, fleeting: bool, homed: bool
+    ) -> dict[str, Any]:
+        """Load one version, and keep it to be shown. ``homed``: the other workers do not load it."""
         cancelled = threading.Event()
         with self._lock:
             self._cancelled[number] = cancelled
@@ -199,7 +210,21 @@ class Models:
             raise CancelledError(f"the load of model '{model}' was cancelled")
         with self._lock:
             self._built[number] = model, served
+            self._homed |= {number} if homed else set()
         return {"config": served.config.SerializeToString().hex(), "keeps_files": served.keeps_files}
+
+    def pass_on(self, number: int, model: str, version: int, config: str, root: str, home: int) -> None:
+        """Serve a version by passing its requests on to the worker ``home``, which has built it."""
+        complete = ModelConfig.FromString(base64.b64decode(config))
+        labels = read_labels(complete, DirectoryFiles(Path(root)), self._builder.limits)
+        served = passing_version(model, version, complete, labels, self.links, home, number)
+        with self._lock:
+            self._built[number] = model, served
+
+    def homed(self, number: int) -> ServedModel | None:
+        """A version that other workers pass requests on to; None if it is not here."""
+        found = self._get(number)
+        return found[1] if found is not None and number in self._homed else None
 
     def cancel(self, number: int) -> None:
         """Have a build end soon."""
@@ -233,7 +258,7 @@ class Models:
             expected.set()
 
     def retire(self, number: int) -> None:
-        """Let no new request in, and serve it no more."""
+        """Serve it no more, and let no new request in but those that others pass on: they had taken them before."""
         self._lacking = {one: model for one, model in self._lacking.items() if one != number}
         found = self._get(number)
         if found is None:
@@ -243,7 +268,8 @@ class Models:
         loaded = slot.loaded
         if loaded is not None and loaded.versions.get(served.version) is served:
             slot.show(loaded.without_version(served.version))
-        served.retire()
+        if number not in self._homed:
+            served.retire()
 
     def running(self, number: int) -> int:
         """How many requests of it are inside."""
@@ -251,14 +277,18 @@ class Models:
         return found[1].running if found is not None else 0
 
     def drain(self, number: int, timeout: float | None) -> bool:
-        """Wait until its last request has been answered."""
+        """Wait until its last request has been answered; no other one comes."""
         found = self._get(number)
-        return found is None or found[1].drain(timeout)
+        if found is None:
+            return True
+        found[1].retire()
+        return found[1].drain(timeout)
 
     def close(self, number: int) -> None:
         """Let go of it."""
         with self._lock:
             found = self._built.pop(number, None)
+            self._homed.discard(number)
         if found is not None:
             found[1].close()
 

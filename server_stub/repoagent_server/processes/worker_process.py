@@ -1,5 +1,6 @@
 """The process of a worker: how it starts, what it inherits, how it ends."""
 
+import logging
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any, Final
 from repoagent.storage.secrets.programs import child_environment
 from repoagent_server.processes.calls import Calls
 
-__all__ = ["Listeners", "WorkerProcess"]
+logger = logging.getLogger(__name__)
 
 Listeners = Mapping[tuple[str, int], Sequence[socket.socket]]
 """Address and port -> the socket of each worker."""
@@ -44,6 +45,7 @@ class WorkerProcess:
         self._program = program
         self._listeners = {address: sockets[index] for address, sockets in listeners.items()}
         self._process: subprocess.Popen[bytes] | None = None
+        self._news: socket.socket | None = None
         self._started = 0.0
         self._failures = 0
 
@@ -56,6 +58,10 @@ class WorkerProcess:
             OSError: there is no memory, or no process, left.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        news, their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if self._news is not None:
+            self._news.close()
+        self._news, inherited = news, their_news.fileno()
         environment = {
             name: value
             for name, value in child_environment().items()
@@ -64,7 +70,7 @@ class WorkerProcess:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *(listener.fileno() for listener in self._listeners.values())],
+                pass_fds=[theirs.fileno(), their_news.fileno(), *(one.fileno() for one in self._listeners.values())],
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
@@ -74,11 +80,25 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
+            their_news.close()
         self._started = time.monotonic()
         self.calls = Calls(ours, answers, on_end, f"worker {self.index}")
         self.calls.start()
         listeners = [[address, port, listener.fileno()] for (address, port), listener in self._listeners.items()]
-        return self.calls.begin("start", options, listeners)
+        return self.calls.begin("start", options, listeners, inherited)
+
+    def link(self, other: "WorkerProcess") -> None:
+        """Give this worker and ``other`` a socket to each other."""
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            for one, end, number in zip((self, other), ends, (other.index, self.index), strict=True):
+                if one._news is not None:
+                    socket.send_fds(one._news, [str(number).encode()], [end.fileno()], socket.MSG_DONTWAIT)
+        except OSError as error:  # One of them has just ended, or hangs.
+            logger.warning("workers %d and %d have no way to each other: %s", self.index, other.index, error)
+        finally:
+            for end in ends:
+                end.close()
 
     def hang_up(self) -> None:
         """Have it open its logs again."""

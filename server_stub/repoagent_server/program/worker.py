@@ -21,6 +21,7 @@ from repoagent_server.access.denials import Denials
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
+from repoagent_server.processes.links import Links
 from repoagent_server.processes.worker import WorkerCore
 from repoagent_server.program.front_ends import (
     FrontEnd,
@@ -35,7 +36,9 @@ from repoagent_server.program.program import core_options
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 _START_SECONDS: Final = 60.0
-_OF_MODELS: Final = ("build", "cancel", "expect", "show", "retire", "running", "drain", "close")
+_OF_MODELS: Final = (
+    *("stateful", "build", "pass_on", "cancel", "expect", "show", "retire", "running", "drain", "close"),
+)
 
 
 class Worker:
@@ -55,8 +58,8 @@ class Worker:
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
         self._calls.start()
 
-    def start(self, options: str, listeners: list[list[Any]]) -> None:
-        """Make the front ends, which answer nothing yet."""
+    def start(self, options: str, listeners: list[list[Any]], links: int) -> None:
+        """Make the front ends, which answer nothing yet. The sockets to other workers come over ``links``."""
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
         if not chosen.allow_core_dumps:
             forbid_core_dumps()  # The models of all loads come here, confidential ones, too.
@@ -64,6 +67,9 @@ class Worker:
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
         self._core = core = WorkerCore(core_options(chosen), self._calls)
+        news, models = socket.socket(fileno=links), core.models
+        models.links = Links(news, models.homed, partial(self._calls.begin, "link"), chosen.limits)
+        models.links.start()
         core.start()
         denials, access = Denials(core.audit), None
         if chosen.access is not None:

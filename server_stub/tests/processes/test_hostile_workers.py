@@ -248,7 +248,7 @@ def test_a_worker_records_only_what_front_ends_record(desk: tuple[dict[str, Any]
 def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Audit]) -> None:
     assert set(desk[0]) == {
         *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
-        "audit",
+        *("audit", "link"),
     }
 
 
@@ -346,6 +346,9 @@ class Lies:
 
     def build(self, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
         return cast(Any, None), self.answer
+
+    def stateful(self, _: str) -> bool:
+        return False
 
     def close_version(self, _: Any) -> None:
         self.closed += 1

@@ -314,10 +314,3 @@ def test_what_one_process_alone_would_know_is_refused(world: "World", flag: str)
     server = world.start("--processes=2", "--model-control-mode=explicit", flag)
     assert server.ended() == 2
     assert "not with --processes above 1" in server.log
-
-
-def test_sequences_are_refused_with_the_way_out(world: "World", server: "Server") -> None:
-    world.model("sequence", config="sequence_batching { }")
-    answer = server.load("sequence")
-    assert answer.status_code == 400
-    assert "--processes=1" in answer.text

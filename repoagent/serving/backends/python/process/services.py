@@ -11,7 +11,7 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.public_text import writable
 from repoagent.serving.backends.python.model.context import CoreAccess
-from repoagent.serving.backends.python.process.channel import Kind, Message
+from repoagent.serving.backends.python.process.channel import Kind, Message, Payload
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
@@ -186,7 +186,7 @@ class Services:
         if type(number) is not int or number in self._calls:
             raise ProtocolError("a request to another model has no number of its own")
         request = InferRequest(asked, placeholder=placeholder)
-        sender = _CallSender(child, number, request, lambda: self._calls.pop(number, None))
+        sender = CallSender(child, number, request, lambda: self._calls.pop(number, None))
         request.redirect(sender)
         try:
             self._admit(number, request)
@@ -272,11 +272,22 @@ _REPORTS: Final[dict[str, Callable[[metrics.Metric, float], None]]] = {
 }
 
 
-class _CallSender:
-    """Sends the answers to a request that a model made of another one back to the model's process."""
+class Asker(Protocol):
+    """The other process, which has made a request."""
 
-    def __init__(self, child: ChildProcess, number: int, request: InferRequest, done: Callable[[], object]) -> None:
-        self._child = child
+    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+        """Send it something, without waiting; nothing to one that has gone.
+
+        Raises:
+            OSError: ``payload`` cannot be handed over.
+        """
+
+
+class CallSender:
+    """Sends the answers to a request that another process made back to that process."""
+
+    def __init__(self, asker: Asker, number: int, request: InferRequest, done: Callable[[], object]) -> None:
+        self._asker = asker
         self._number = number
         self._request = request
         self._done = done
@@ -286,11 +297,11 @@ class _CallSender:
             self._done()
         packer = Packer()
         try:
-            self._child.send(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
+            self._asker.send(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
         except (RepoAgentError, OSError) as error:
             failure = InternalError(f"the answer of model '{self._request.model_name}' cannot be handed over: {error}")
             body = response_body(self._number, InferResponse("", "", error=failure), final, Packer())
-            self._child.send(Kind.CALL_RESPONSE, body)
+            self._asker.send(Kind.CALL_RESPONSE, body)
 
 
 _LONGEST_LABELS: Final = 8192

@@ -1,0 +1,405 @@
+"""Requests from one worker to another: a model that has a home is in one worker, and the others pass requests on to it.
+
+Each pair of workers has a socket, which the keeper makes and neither reads nor writes. The messages are those of Python
+models' processes: CALL and CALL_RESPONSE, and ASK whether a model is ready, or for the end of a request.
+"""
+
+import itertools
+import json
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final
+
+from repoagent.config import ModelConfig
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.limits import Limits
+from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
+from repoagent.serving.backends.python.process.codec import (
+    Packer,
+    error_body,
+    error_of,
+    request_body,
+    request_of,
+    response_of,
+)
+from repoagent.serving.backends.python.process.memory import Allowance, Arena, Mapping, ProtocolError
+from repoagent.serving.backends.python.process.server_channel import ServerChannel
+from repoagent.serving.backends.python.process.services import BackgroundCalls, CallSender
+from repoagent.serving.ensembles.step_request import StepRequest
+from repoagent.serving.instances.backend import BackendInstance, BackendModel, BatchRunner, InstanceSpec
+from repoagent.serving.instances.instance import VersionContext, as_repoagent_error
+from repoagent.serving.requests.request import InferRequest, InferResponse, Labels
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.scheduling.scheduler import Scheduler
+from repoagent.serving.versions.served_model import RetiredError, ServedModel
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 64
+"""Messages of one worker that are handled before the others are heard."""
+_MOST_CALLS: Final = 1 << 16
+"""Requests of one other worker without an answer."""
+_NEWS_BYTES: Final = 64
+_READY_SECONDS: Final = 30.0
+
+Find = Callable[[int], ServedModel | None]
+
+
+class Links:
+    """The sockets to the other workers, by their numbers, and the thread that reads all of them.
+
+    Sockets come over ``news``, at any time; a second one for the same worker replaces the first. ``find`` has the
+    versions whose home is here. ``broken`` is called with the number of a worker that a new socket is needed for.
+    """
+
+    def __init__(self, news: socket.socket, find: Find, broken: Callable[[int], object], limits: Limits) -> None:
+        self._news = news
+        self._find = find
+        self._broken = broken
+        self._limits = limits
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._links: dict[int, Link] = {}
+        self._poller = select.poll()
+
+    def start(self) -> None:
+        """Read, from now on."""
+        for fd in (self._news.fileno(), self._wake):
+            self._poller.register(fd, select.POLLIN)
+        threading.Thread(target=self._run, name="repoagent-links", daemon=True).start()
+
+    def get(self, worker: int) -> "Link | None":
+        """The way to ``worker``; None while there is none."""
+        return self._links.get(worker)
+
+    def _run(self) -> None:
+        by_fd: dict[int, Link] = {}
+        while True:
+            for fd, event in self._poller.poll():
+                if fd == self._wake:
+                    os.eventfd_read(self._wake)
+                elif fd == self._news.fileno():
+                    self._accept(by_fd)
+                else:
+                    self._serve(by_fd, fd, event)
+            for fd, link in by_fd.items():
+                self._poller.register(fd, select.POLLIN | select.POLLOUT * link.backlogged)
+
+    def _accept(self, by_fd: dict[int, "Link"]) -> None:
+        text, descriptors, _, _ = socket.recv_fds(self._news, _NEWS_BYTES, 1)
+        if not descriptors:  # The keeper has gone; who talks to it ends this process.
+            self._poller.unregister(self._news.fileno())
+            return
+        sock = socket.socket(fileno=descriptors[0])
+        worker = int(json.loads(text))
+        wake = partial(os.eventfd_write, self._wake, 1)
+        self._links[worker] = by_fd[sock.fileno()] = Link(worker, sock, self._find, wake, self._limits)
+
+    def _serve(self, by_fd: dict[int, "Link"], fd: int, event: int) -> None:
+        link = by_fd[fd]
+        if event & select.POLLOUT:
+            link.flush()
+        if not event & ~select.POLLOUT or link.read():
+            return
+        self._poller.unregister(fd)
+        del by_fd[fd]
+        if self._links.get(link.worker) is link:
+            del self._links[link.worker]
+        link.close()
+        if link.fault:
+            self._broken(link.worker)
+
+
+class Link:
+    """The socket to one other worker: requests for the models whose home is there, and its requests for those here."""
+
+    def __init__(self, worker: int, sock: socket.socket, find: Find, wake: Callable[[], None], limits: Limits) -> None:
+        allowance = Allowance.of(limits)
+        self.worker: Final = worker
+        self.fault = ""
+        """Why it cannot be used any more, though the other worker may well live."""
+        self._arena = Arena(allowance=allowance.with_margin())
+        self._mapping = Mapping(allowance)
+        self._channel = ServerChannel(
+            sock,
+            self._arena,
+            self._mapping,
+            longest_received=limits.python_message_bytes,
+            most_unread=limits.python_unread_bytes,
+            on_backlog=wake,
+            on_overflow=self._overflow,
+        )
+        self._find = find
+        self._numbers: Final = itertools.count(1)
+        self._open: dict[int, InferRequest] = {}
+        """Requests that are there."""
+        self._calls: dict[int, InferRequest] = {}
+        """Those of the other worker, which are here."""
+        self._questions: dict[int, Future[bool]] = {}
+        self._in_background = BackgroundCalls(f"of worker {worker}", limits)
+        self._late: dict[int, SimpleQueue[Callable[[], None] | None]] = {}
+        self._ended = False
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether there is something that the other side did not take."""
+        return self._channel.backlogged
+
+    # -- requests that are passed on -----------------------------------------------------------------------------
+
+    def submit(self, handed: int, request: InferRequest) -> None:
+        """Pass ``request`` on to the version ``handed``. Never raises."""
+        number, packer = next(self._numbers), Packer()
+        try:
+            body = [handed, *request_body(number, request, packer)]
+            self._open[number] = request
+            request.on_cancel = partial(self._cancel, number)
+            self._channel.send(Kind.CALL, body, packer)
+        except PeerGoneError:
+            self._fail(number, self._gone(request))
+        except (OSError, TypeError, ValueError, RepoAgentError) as error:
+            failure = error if isinstance(error, RepoAgentError) else UnavailableError(f"it cannot be sent: {error}")
+            self._open[number] = request
+            self._fail(number, failure)
+        else:
+            if request.cancelled:
+                self._cancel(number)
+            if self._ended:
+                self._fail(number, self._gone(request))
+
+    def ready(self, handed: int) -> bool:
+        """Whether the version ``handed`` is ready there. Takes its time."""
+        number = next(self._numbers)
+        answer = self._questions[number] = Future[bool]()
+        try:
+            self.send(Kind.ASK, [number, "ready", handed])
+            return not self._ended and answer.result(_READY_SECONDS)
+        except TimeoutError:
+            return False
+        finally:
+            self._questions.pop(number, None)
+
+    def _cancel(self, number: int) -> None:
+        if number in self._open:
+            self.send(Kind.ASK, [number, "cancel", number])
+
+    def _fail(self, number: int, error: RepoAgentError) -> None:
+        request = self._open.pop(number, None)
+        if request is not None:
+            request.on_cancel = None
+            self._deliver_late(number, partial(answer_error, request, error), last=True)
+
+    def _gone(self, request: InferRequest) -> RepoAgentError:
+        return UnavailableError(f"the process that has model '{request.model_name}' has ended; another one loads it")
+
+    def _answered(self, message: Message) -> None:
+        number, response, final = response_of(message.body, message.payload)
+        request = self._open.pop(number, None) if final else self._open.get(number)
+        if request is None:
+            return
+        if response is not None:
+            response.id = request.asked.id
+        if final:
+            request.on_cancel = None
+        if isinstance(request, StepRequest):  # An ensemble may hold who answers back until other answers come.
+            self._deliver_late(number, partial(request.send, response, bool(final)), last=bool(final))
+        else:
+            request.send(response, bool(final))
+
+    def _deliver_late(self, number: int, call: Callable[[], None], *, last: bool) -> None:
+        """Have ``call`` called on a thread that a request has for itself, unless all its answers have come."""
+        queue = self._late.pop(number, None) if last else self._late.get(number)
+        if queue is None and last:
+            call()
+            return
+        if queue is None:
+            queue = self._late[number] = SimpleQueue()
+            threading.Thread(target=_call_each, args=(queue,), name="repoagent-held-back", daemon=True).start()
+        queue.put(call)
+        if last:
+            queue.put(None)
+
+    # -- requests of the other worker ----------------------------------------------------------------------------
+
+    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+        """Send something, without waiting. Nothing is sent to a worker that has gone.
+
+        Raises:
+            OSError: ``payload`` cannot be handed over.
+        """
+        with suppress(PeerGoneError):
+            self._channel.send(kind, body, payload)
+
+    def _call(self, message: Message) -> None:
+        handed, *body = message.body
+        number, asked, placeholder = request_of(body, message.payload)
+        if type(number) is not int or number in self._calls:
+            raise ProtocolError("a request has no number of its own")
+        request = InferRequest(asked, placeholder=placeholder)
+        sender = CallSender(self, number, request, partial(self._calls.pop, number, None))
+        request.redirect(sender)
+        try:
+            if len(self._calls) >= _MOST_CALLS:
+                raise UnavailableError(f"{_MOST_CALLS} requests of another process wait already")
+            self._calls[number] = request
+            self._version(handed).submit(request)
+        except Exception as error:
+            failure: RepoAgentError = as_repoagent_error(error, asked.model_name)
+            if isinstance(error, RetiredError):
+                failure = UnavailableError(f"model '{asked.model_name}' is being unloaded")
+            sender.send(InferResponse(asked.model_name, asked.model_version, error=failure), True)
+
+    def _version(self, handed: Any) -> ServedModel:
+        served = self._find(handed)
+        if served is None:
+            raise UnavailableError("the process that has the model is loading it again")
+        return served
+
+    def _ask(self, message: Message) -> None:
+        number, question, about = message.body
+        if question == "cancel":
+            request = self._calls.get(about)
+            if request is not None:
+                request.cancel()
+        elif question == "ready":
+            self._in_background.run(partial(self._answer_ready, number, about))
+        else:
+            raise ProtocolError(f"there is no question {str(question)[:64]!r}")
+
+    def _answer_ready(self, number: int, handed: Any) -> None:
+        try:
+            served = self._find(handed)
+            answer: list[Any] = [number, served is not None and served.ready and served.check_ready(), None]
+        except Exception as error:
+            answer = [number, False, error_body(as_repoagent_error(error, "model"))]
+        self.send(Kind.ANSWER, answer)
+
+    # -- the socket ----------------------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Handle what has come, at most so much that the others have their turn; False if nothing more can come."""
+        try:
+            for _ in range(_AT_ONCE):
+                message = self._channel.receive(socket.MSG_DONTWAIT)
+                if message is None:
+                    return False
+                self._take(message)
+                del message  # It holds memory of the other worker.
+                self._channel.send_releases()
+        except BlockingIOError:
+            pass
+        except PeerGoneError:
+            return False
+        except Exception as error:  # There is no end of what can be wrong.
+            self.fault = f"{type(error).__name__}: {error}"
+            return False
+        return True
+
+    def _take(self, message: Message) -> None:
+        if message.kind == Kind.CALL:
+            self._call(message)
+        elif message.kind == Kind.CALL_RESPONSE:
+            self._answered(message)
+        elif message.kind == Kind.ASK:
+            self._ask(message)
+        elif message.kind == Kind.ANSWER:
+            number, ready, error = message.body
+            question = self._questions.get(number)
+            if question is not None and error is not None:
+                question.set_exception(error_of(error))
+            elif question is not None:
+                question.set_result(ready is True)
+        elif message.kind != Kind.RELEASE:
+            raise ProtocolError(f"there is no message of kind {message.kind}")
+
+    def flush(self) -> None:
+        """Send what the other side did not take before."""
+        self._channel.flush()
+
+    def _overflow(self) -> None:
+        self.fault = f"more than {Limits.flag('python_unread_bytes')} are unread"
+        self._channel.shutdown()
+
+    def close(self) -> None:
+        """The other worker has gone, or cannot be talked to: its requests end, and those that it had fail."""
+        if self.fault:
+            logger.error("the connection to worker %d has ended: %s", self.worker, self.fault)
+        self._ended = True
+        self._channel.shutdown()
+        for number, request in list(self._open.items()):
+            self._fail(number, self._gone(request))
+        for request in list(self._calls.values()):
+            request.cancel()
+        for question in list(self._questions.values()):
+            question.set_result(False)
+        self._in_background.forget()
+        self._channel.close()
+        self._arena.close()
+        self._mapping.close()
+
+
+def _call_each(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := queue.get()) is not None:
+        call()
+
+
+class _Elsewhere(BackendModel):
+    """In the place of a model whose home is another worker."""
+
+    asks = True
+
+    def __init__(self, links: Links, home: int, handed: int) -> None:
+        self._links = links
+        self._home = home
+        self._handed = handed
+
+    def check_ready(self) -> bool:
+        """What its home answers."""
+        link = self._links.get(self._home)
+        return link is not None and link.ready(self._handed)
+
+    def create_instance(self, spec: InstanceSpec) -> BackendInstance | BatchRunner:
+        raise InternalError("the model is executed by another process")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Passing(Scheduler):
+    """Passes requests on to the home of the model."""
+
+    def __init__(self, model_name: str, links: Links, home: int, handed: int) -> None:
+        super().__init__(model_name)
+        self._links = links
+        self._home = home
+        self._handed = handed
+
+    def submit(self, request: InferRequest) -> None:
+        link = self._links.get(self._home)
+        if link is None:
+            error = UnavailableError(f"the process that has model '{self._model_name}' is being started again")
+            answer_error(request, error)
+        else:
+            link.submit(self._handed, request)
+
+    def close(self) -> None:
+        """Nothing waits here."""
+
+
+def passing_version(
+    name: str, version: int, config: ModelConfig, labels: Labels, links: Links, home: int, handed: int
+) -> ServedModel:
+    """A version whose requests are checked here and executed by the worker ``home``, which has it as ``handed``."""
+    return ServedModel(
+        VersionContext(name, version, config),
+        backend_model=_Elsewhere(links, home, handed),
+        scheduler=_Passing(name, links, home, handed),
+        labels=labels,
+    )

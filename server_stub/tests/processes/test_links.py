@@ -1,0 +1,201 @@
+"""The socket between two workers, of which one may be hostile."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from repoagent_server.processes.links import Links, passing_version
+
+from repoagent.config import ModelConfig
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.limits import DEFAULT_LIMITS
+from repoagent.serving.instances.instance import VersionContext
+from repoagent.serving.requests.request import NO_LABELS, Asked, InferRequest, InferResponse
+from repoagent.serving.requests.tensor import DataType, Tensor
+from repoagent.serving.scheduling.scheduler import Scheduler
+from repoagent.serving.versions.served_model import ServedModel
+
+CONFIG = ModelConfig(name="m")
+CONFIG.input.add(name="X", data_type=DataType.FP32, dims=[-1])
+CONFIG.output.add(name="Y", data_type=DataType.FP32, dims=[-1])
+CONFIG.model_transaction_policy.decoupled = True
+HANDED = 7
+
+
+class Home(Scheduler):
+    """Keeps the requests, for a test to answer."""
+
+    def __init__(self) -> None:
+        super().__init__("m")
+        self.requests: list[InferRequest] = []
+        self.came = threading.Semaphore(0)
+        self.cancelled = threading.Event()
+
+    def submit(self, request: InferRequest) -> None:
+        request.on_cancel = self.cancelled.set
+        self.requests.append(request)
+        self.came.release()
+
+    def take(self) -> InferRequest:
+        assert self.came.acquire(timeout=30)
+        return self.requests[-1]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.answers: list[InferResponse | None] = []
+        self.over = threading.Event()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self.answers.append(response)
+        if final:
+            self.over.set()
+
+
+class Worker:
+    """The links of one worker; ``keeper`` is the end that brings it sockets."""
+
+    def __init__(self, served: ServedModel | None = None) -> None:
+        self.keeper, news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.broken: list[int] = []
+        self.asked = threading.Event()
+        self.links = Links(news, lambda number: served if number == HANDED else None, self._note, DEFAULT_LIMITS)
+        self.links.start()
+
+    def _note(self, worker: int) -> None:
+        self.broken.append(worker)
+        self.asked.set()
+
+    def meet(self, worker: int, end: socket.socket) -> None:
+        socket.send_fds(self.keeper, [str(worker).encode()], [end.fileno()])
+        waited = threading.Event()
+        while self.links.get(worker) is None:
+            waited.wait(0.001)
+
+
+@pytest.fixture
+def home() -> Home:
+    return Home()
+
+
+@pytest.fixture
+def pair(home: Home) -> Iterator[tuple[Worker, Worker]]:
+    """Worker 0 passes on, worker 1 has the model."""
+    served = ServedModel(VersionContext("m", 1, CONFIG), backend_model=None, scheduler=home)
+    workers = Worker(), Worker(served)
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    workers[0].meet(1, ends[0])
+    workers[1].meet(0, ends[1])
+    for end in ends:
+        end.close()
+    yield workers
+    for worker in workers:
+        worker.keeper.close()
+
+
+def passing(worker: Worker, handed: Any = HANDED) -> ServedModel:
+    return passing_version("m", 1, CONFIG, NO_LABELS, worker.links, 1, handed)
+
+
+def request(sender: Sender, size: int = 3, **fields: Any) -> InferRequest:
+    return InferRequest(Asked("m", {"X": Tensor.of(np.arange(size, dtype=np.float32))}, **fields), sender)
+
+
+def test_a_request_keeps_what_the_client_asked_and_gets_every_answer(home: Home, pair: tuple[Worker, Worker]) -> None:
+    for size in (3, 1 << 20):  # In the packet, and in shared memory.
+        sender = Sender()
+        fields = {"correlation_id": "one", "sequence_start": True, "priority": 3, "timeout_us": 77}
+        passing(pair[0]).submit(request(sender, size, id="x", parameters={"a": 1}, **fields))
+        there = home.take()
+        asked = there.asked
+        assert (asked.id, asked.correlation_id, asked.priority, asked.timeout_us) == ("x", "one", 3, 77)
+        assert (asked.parameters, asked.sequence_start, asked.sequence_end) == ({"a": 1}, True, False)
+        for factor in (2, 3):
+            outputs = {"Y": Tensor.of(there.inputs["X"].array * np.float32(factor))}
+            there.send(InferResponse("m", "1", "x", outputs, {"factor": factor}), False)
+        there.send(None, True)
+        assert sender.over.wait(30)
+        *answers, last = sender.answers
+        assert last is None
+        for factor, answer in zip((2, 3), answers, strict=True):
+            assert answer is not None
+            assert (answer.id, answer.parameters) == ("x", {"factor": factor})
+            assert np.array_equal(answer.outputs["Y"].array, np.arange(size, dtype=np.float32) * factor)
+
+
+def test_an_error_keeps_its_kind(home: Home, pair: tuple[Worker, Worker]) -> None:
+    sender = Sender()
+    passing(pair[0]).submit(request(sender))
+    home.take().send(InferResponse("m", "1", error=InvalidArgumentError("no")), True)
+    assert sender.over.wait(30)
+    assert isinstance(_error(sender), InvalidArgumentError)
+
+
+def test_a_cancellation_reaches_the_home(home: Home, pair: tuple[Worker, Worker]) -> None:
+    sender = Sender()
+    made = request(sender)
+    passing(pair[0]).submit(made)
+    home.take()
+    made.cancel()
+    assert home.cancelled.wait(30)
+    home.requests[-1].send(None, True)
+    assert sender.over.wait(30)
+
+
+def test_readiness_is_that_of_the_home(pair: tuple[Worker, Worker]) -> None:
+    assert passing(pair[0]).check_ready()
+    assert not passing(pair[0], handed=8).check_ready()
+
+
+@pytest.mark.parametrize("handed", [8, None])
+def test_a_model_that_the_home_does_not_have_is_unavailable(handed: Any, pair: tuple[Worker, Worker]) -> None:
+    sender = Sender()
+    passing(pair[0], handed).submit(request(sender))
+    assert sender.over.wait(30)
+    assert isinstance(_error(sender), UnavailableError)
+
+
+def test_a_home_that_has_gone_fails_what_it_had_and_what_comes() -> None:
+    worker, (ours, theirs) = Worker(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(1, ours)
+    ours.close()
+    sender, later = Sender(), Sender()
+    passing(worker).submit(request(sender))
+    theirs.close()
+    assert sender.over.wait(30)
+    passing(worker).submit(request(later))
+    assert later.over.wait(30)
+    assert {type(_error(one)) for one in (sender, later)} == {UnavailableError}
+    assert not worker.asked.is_set()
+    worker.keeper.close()
+
+
+@pytest.mark.parametrize("kind", [1, 8, 9, 10, 11])
+@pytest.mark.parametrize("body", [None, [], [1, 2], [[], "x", {}], {"a": 1}])
+def test_a_worker_that_lies_ends_its_own_connection(home: Home, kind: int, body: Any) -> None:
+    served = ServedModel(VersionContext("m", 1, CONFIG), backend_model=None, scheduler=home)
+    worker, (ours, theirs) = Worker(served), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(4, ours)
+    ours.close()
+    text = json.dumps([body, None, [], [], []]).encode()
+    theirs.send(bytes([kind, 0]) + len(text).to_bytes(4, "little") + text)
+    assert worker.asked.wait(30)
+    assert worker.broken == [4]
+    other, ends = Worker(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other.meet(1, ends[0])
+    worker.meet(0, ends[1])
+    assert passing(other).check_ready()
+    for one in (*ends, theirs, worker.keeper, other.keeper):
+        one.close()
+
+
+def _error(sender: Sender) -> RepoAgentError | None:
+    (answer,) = sender.answers
+    return answer.error if answer is not None else None
