@@ -96,6 +96,7 @@ class Links:
         text, descriptors, _, _ = socket.recv_fds(self._news, _NEWS_BYTES, 1)
         if not descriptors:  # The keeper has gone; who talks to it ends this process.
             self._poller.unregister(self._news.fileno())
+            self._news.close()
             return
         sock = socket.socket(fileno=descriptors[0])
         worker = int(json.loads(text))
