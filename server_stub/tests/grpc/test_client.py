@@ -55,31 +55,6 @@ def status_of(call: Callable[[], object]) -> tuple[str, str]:
     return str(raised.value.status()), str(raised.value.message())
 
 
-def test_health_and_metadata(client: Client) -> None:
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("ident")
-    assert client.is_model_ready("ident", "1")
-    assert not client.is_model_ready("nosuch")
-    assert client.get_server_metadata().name == "triton"
-    metadata = client.get_model_metadata("addsub")
-    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
-        ("INPUT0", "FP32", [4]),
-        ("INPUT1", "FP32", [4]),
-    ]
-
-
-def test_the_configuration_is_a_message_that_the_client_understands(client: Client) -> None:
-    config = client.get_model_config("ident").config
-    assert (config.name, config.max_batch_size) == ("ident", 8)
-    assert list(config.input[0].dims) == [-1]
-
-
-def test_statistics_of_one_model_and_of_all(client: Client) -> None:
-    assert [stats.name for stats in client.get_inference_statistics("ident").model_stats] == ["ident"]
-    assert len(client.get_inference_statistics().model_stats) > 1
-
-
 def test_the_index_leaves_out_namespaces_for_which_it_has_no_field(client: Client, core: Any) -> None:
     core.index = lambda ready_only: [{"name": "m", "namespace": "/models", "version": "1", "state": "READY"}]
     index = client.get_model_repository_index(as_json=True)

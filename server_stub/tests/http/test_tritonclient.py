@@ -22,18 +22,6 @@ def client(start: Any) -> Iterator[Any]:
         yield client
 
 
-def test_health_and_metadata(client: Any) -> None:
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("ident")
-    assert client.is_model_ready("ident", "1")
-    assert not client.is_model_ready("ident", "2")
-    assert not client.is_model_ready("nosuch")
-    assert client.get_server_metadata()["name"] == "triton"
-    assert client.get_model_metadata("addsub")["inputs"][0] == {"name": "INPUT0", "datatype": "FP32", "shape": [4]}
-    assert client.get_model_config("ident")["max_batch_size"] == 8
-
-
 def test_repository(client: Any, core: Any) -> None:
     assert {"name": "ident", "version": "1", "state": "READY"} in client.get_model_repository_index()
     client.load_model("ident", config='{"max_batch_size": "16"}', files={"file:1/model.onnx": b"\0\1\2"})
@@ -44,13 +32,6 @@ def test_repository(client: Any, core: Any) -> None:
     ]
     with pytest.raises(InferenceServerException, match="failed to load 'nosuch', failed to poll from model repository"):
         client.load_model("nosuch")
-
-
-def test_statistics(client: Any) -> None:
-    assert len(client.get_inference_statistics()["model_stats"]) > 1
-    assert client.get_inference_statistics("ident")["model_stats"][0]["name"] == "ident"
-    with pytest.raises(InferenceServerException, match="requested model 'nosuch' is not available"):
-        client.get_inference_statistics("nosuch")
 
 
 @pytest.mark.parametrize("binary_in", [True, False])
@@ -119,18 +100,6 @@ def test_errors_carry_tritons_texts(client: Any) -> None:
     wrong.set_data_from_numpy(np.zeros((1, 2), np.float32))
     with pytest.raises(InferenceServerException, match="unexpected inference input 'OTHER' for model 'ident'"):
         client.infer("ident", [wrong])
-
-
-def test_many_requests_at_once(start: Any) -> None:
-    host, port = start().bind()
-    with triton.InferenceServerClient(f"{host}:{port}", concurrency=16) as client:
-        tensors = []
-        for number in range(64):
-            tensor = triton.InferInput("INPUT0", [1, 4], "FP32")
-            tensor.set_data_from_numpy(np.full((1, 4), number, np.float32))
-            tensors.append(tensor)
-        running = [client.async_infer("ident", [tensor]) for tensor in tensors]
-        assert [int(r.get_result().as_numpy("OUTPUT0")[0, 0]) for r in running] == list(range(64))
 
 
 @pytest.mark.parametrize(
