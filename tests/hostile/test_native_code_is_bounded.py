@@ -113,11 +113,11 @@ BOUNDS: Final = {
     ),
     "lzma": Bound(
         "decompressed in pieces, within a limit of memory, and a load may be cancelled between them",
-        "tests/hostile/test_files_that_take_long_to_scan.py::test_a_cancelled_scan_ends_within_the_file",
+        "tests/hostile/test_scans.py::test_a_cancelled_scan_ends_within_the_file",
     ),
     "blake3": Bound(
         "files are read in pieces, between which a load may be cancelled",
-        "tests/hostile/test_files_that_take_long_to_scan.py::test_a_cancelled_scan_ends_within_the_file",
+        "tests/hostile/test_scans.py::test_a_cancelled_scan_ends_within_the_file",
     ),
     "modelaudit": Bound(
         "runs in a process with limits of time, memory and files",

@@ -1,15 +1,22 @@
 """Models' processes that take their time to end, or whose end the server cannot log."""
 
+import gc
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from repoagent.errors import RepoAgentError
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.limits import Limits
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.scheduling.ahead import AheadScheduler
 from tests.hostile.conftest import NewCore
-from tests.hostile.fake_child import ECHO, output, request, write_child, write_echo
+from tests.hostile.fake_child import ECHO, Answers, answering_loop, output, request, write_child, write_echo
 
 HANGS = "print('a line that no one can log'); threading.Event().wait()"
 # It ends when all of them do so, or not at all.
@@ -79,3 +86,154 @@ def test_who_waits_for_a_process_that_cannot_be_looked_after_hears_of_its_end(
     assert len(os.listdir("/proc/self/fd")) <= before
     core.load("m")
     assert output(core, 2.0) == [2.0]
+
+
+# A model's process, or one that it has started, writes without end to what the server reads of it.
+#
+# The log of the operator may grow. The requests of the model are answered, and it can be unloaded.
+
+MODEL = """
+def write(fd):
+    while True:
+        os.write(fd, b"\\n" * 65536)  # Lines take longer to read than to write.
+def send():
+    while True:
+        packet(SIDE, 14, None)
+class TritonPythonModel:
+    def initialize(self, args):
+        FLOOD
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()
+        if x[0] == 1:
+            os.abort()
+        pb_utils.Logger.log_info("hello")  # The answer waits until this has been heard.
+        parameters = {"pid": os.getpid()}
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)], parameters=parameters) for _ in requests]
+"""
+FLOODS = {
+    "its own standard output": "threading.Thread(target=write, args=(1,), daemon=True).start()",
+    "its own standard error": "threading.Thread(target=write, args=(2,), daemon=True).start()",
+    "messages": "threading.Thread(target=send, daemon=True).start()",
+    "a process of its own": "subprocess.Popen(['yes'])",
+    "a process that it has let go of": "subprocess.Popen(['yes'], start_new_session=True)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("flood", FLOODS)
+def test_requests_are_answered_a_process_that_ends_is_replaced_and_the_model_can_be_unloaded(
+    new_core: NewCore, repository: Path, flood: str
+) -> None:
+    write_child(repository, MODEL.replace("FLOOD", FLOODS[flood]))
+    core = new_core()
+    core.load("m")
+    first = pid(core.infer(request(2.0)))
+    with pytest.raises(InternalError, match="is not healthy"):
+        core.infer(request(1.0))
+    second = pid(core.infer(request(3.0)))
+    assert second not in (first, os.getpid())
+    core.unload("m")
+    assert not Path(f"/proc/{second}").exists()
+
+
+def pid(response: InferResponse) -> int:
+    return int(response.parameters["pid"])
+
+
+# A model's process answers requests before it gets them, and reads none: what it is sent piles up.
+#
+# Its requests may fail. The event loop that sends them, which serves everybody, must not wait for it.
+
+REQUESTS = 500
+ANSWERING = f"""
+def lie(number):
+    for number in range(number, number + {REQUESTS}):
+        packet(WORK, 5, [0, [[number, True, [None, "m", "1", {{}}, []]]], [[number, 1, 2]], True])
+class TritonPythonModel:
+    def execute(self, requests):
+        threading.Thread(target=lie, args=(newest(),), daemon=True).start()
+        time.sleep(10**6)
+"""
+
+
+@pytest.mark.slow
+def test_the_loop_that_sends_waits_for_nothing_and_every_request_is_answered_once(
+    new_core: NewCore, repository: Path
+) -> None:
+    write_child(repository, ANSWERING)
+    gc.collect()
+    core = new_core()
+    core.load("m")
+    (scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
+    child = scheduler._instances[0]._inner.child  # type: ignore[attr-defined]
+    senders = [Answers() for _ in range(REQUESTS)]
+    turns = 0
+    with answering_loop() as loop:
+        for sender in senders:  # One after the other, so that each is a packet of its own.
+            loop.submit(core, request(*[0.0] * 2000, sender=sender))
+            turns += 1
+            while not (sender.complete.wait(0.01) or child.work.backlogged):
+                pass
+            if child.work.backlogged:
+                break
+        assert 10 < turns < REQUESTS
+        loop.assert_goes_on()
+        os.kill(child.pid, 9)
+        for sender in senders[:turns]:
+            assert sender.complete.wait(60)
+    assert [sender.finals for sender in senders[:turns]] == [1] * turns
+    assert all("is not healthy" in error for sender in senders for error in sender.errors)
+
+
+# A process answers several requests at once, and one of the answers cannot be sent: the others are.
+
+COUNT = 4
+CONFIG = f"""
+backend: "python" parameters {{ key: "EXECUTION" value {{ string_value: "process" }} }}
+max_batch_size: {COUNT}
+dynamic_batching {{ preferred_batch_size: [{COUNT}] max_queue_delay_microseconds: 600000000 }}
+input {{ name: "x" data_type: TYPE_FP32 dims: [1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
+"""
+SURROGATES = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+BAD = {
+    "text": lambda: dict(parameters={"p": "a" * 2_000_000}),
+    "memory": lambda: dict(size=20 << 20),
+}
+def answer(size=1, **more):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.zeros((1, size), np.float32))], **more)
+class TritonPythonModel:
+    def execute(self, requests):
+        marks = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0] for request in requests]
+        return [answer(**(BAD["KIND"]() if mark == 1 else {})) for mark in marks]
+"""
+
+
+@pytest.mark.parametrize("kind", ["text", "memory"])
+def test_the_answer_that_cannot_be_sent_fails_alone(new_core: NewCore, repository: Path, kind: str) -> None:
+    directory = repository / "m" / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.py").write_text(SURROGATES.replace("KIND", kind))
+    (directory.parent / "config.pbtxt").write_text(CONFIG)
+    core = new_core(limits=Limits(python_message_bytes=1_000_000, python_shared_bytes=64 << 20))
+    core.load("m")
+    found: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        x = Tensor.of(np.array([[number]], np.float32))
+        try:
+            core.infer(InferRequest(Asked("m", {"x": x})))
+            found[number] = ""
+        except RepoAgentError as error:
+            found[number] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(found) == list(range(COUNT))
+    assert "cannot be handed over" in found.pop(1)
+    assert set(found.values()) == {""}

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from agents.fetch.tests.servers import Registry, tar
+from agents.fetch.tests.servers import Hub, Registry, Tracking, tar
+from repoagent.errors import RepoAgentError
 from repoagent.storage.transfer import download_files
+from tests.file_server import FileServer, Request
 
 Fetch = Callable[..., dict[str, bytes]]
 Refused = Callable[..., None]
@@ -95,3 +97,71 @@ def test_sizes_that_extended_headers_give_are_held_against_the_file(refused: Ref
         info.pax_headers = {"size": str(1 << 50)}
         archive.addfile(info)
     refused([registry.layer("evil", LAYER, output.getvalue())], "not a valid archive")
+
+
+# Names in an archive that no directory can hold, or that a clean-up cannot follow.
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["d/" * 1500 + "x", "d/" * 129 + "x", "n" * 256, "d/" + "\N{SNOWMAN}" * 100 + "/x", "n\udcff"],
+    ids=["1500 directories", "129 directories", "a long name", "a long name of few letters", "not UTF-8"],
+)
+def test_they_are_refused_and_nothing_stays(
+    refused: Refused, registry: Registry, tmp_path: Path, name: str, caplog: Any
+) -> None:
+    refused([registry.layer("evil", LAYER, tar({f"models/{name}": b"x"}))], "is not a plain path")
+    assert [entry for entry in os.listdir(tmp_path / "cache" / "objects") if entry.startswith(".")] == []
+    assert str(tmp_path) not in caplog.text.partition("raised in LOAD")[2]
+
+
+# Answers that are small on the wire and large in the parser, which stops every thread of the server.
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"a",'], ids=["lists", "objects", "numbers", "texts"])
+def test_a_million_values_are_refused_before_they_are_parsed(
+    fetch: Fetch, hub: Hub, registry: Registry, monkeypatch: pytest.MonkeyPatch, unit: bytes
+) -> None:
+    body = b"[" + unit * 700_000 + b"0]"
+
+    def answer(request: Request) -> bool:
+        request.answer(200, body)
+        return True
+
+    with Tracking() as tracking:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking.url)
+        servers: list[FileServer] = [hub, registry, tracking]
+        for server in servers:
+            server.handlers.insert(0, answer)
+        for url in (
+            f"hf://acme/m@{hub.commit}",
+            "models:/fraud@champion",
+            f"oci://{registry.host}/m@sha256:{'0' * 64}",
+        ):
+            with pytest.raises(RepoAgentError, match="more than 500000 values"):
+                fetch({"url": url, "floating": "true"})
+
+
+def test_a_listing_that_goes_on_and_on_ends_with_its_load(
+    fetch: Fetch, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page may take a minute, and there may be a thousand."""
+
+    def page(request: Request) -> bool:
+        request.answer(200, b"[]", {"Link": f'<{hub.url}{request.path}>; rel="next"'})
+        return True
+
+    def folder(request: Request) -> bool:
+        if request.target.endswith("/artifacts"):
+            request.answer(200, b'{"files": [{"path": "deeper", "is_dir": true}]}')
+        return request.target.endswith("/artifacts")
+
+    with Tracking() as tracking:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking.url)
+        servers: list[tuple[FileServer, str]] = [(hub, f"hf://acme/m@{hub.commit}"), (tracking, "models:/fraud/3")]
+        hub.handlers.insert(0, page)
+        tracking.handlers.insert(0, folder)
+        for server, url in servers:
+            with pytest.raises(RepoAgentError, match=r"cancelled while .* was listed"):
+                fetch({"url": url, "floating": "true"}, cancelled=lambda server=server: len(server.requests) > 5)
+            assert len(server.requests) < 10

@@ -13,6 +13,9 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.http.access import route_of
+from repoagent_server.http.messages import Frame, Request
+from repoagent_server.http.service import answer_to
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import LogOptions
 
@@ -225,3 +228,17 @@ def test_the_name_of_a_model_that_has_quotes_is_one_value_of_a_label(ways: Ways)
     families = list(text_string_to_metric_families(ways.http.get("/metrics").text))
     models = {sample.labels.get("model") for family in families for sample in family.samples}
     assert (_QUOTED in models) == served
+
+
+# Clients put secrets into queries: what is logged about a request has its path alone.
+
+SECRET = "api_key=s3cret"
+
+
+def test_a_fault_is_logged_without_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    request = Request(b"POST", b"/v2/models/m/infer?" + SECRET.encode(), (), Frame())
+    with caplog.at_level(logging.ERROR):
+        answer_to(RuntimeError("broken"), request)
+    assert "POST /v2/models/m/infer" in caplog.text
+    assert "s3cret" not in caplog.text
+    assert len(route_of(Request(b"GET", b"/" + b"x" * 60_000, (), Frame()))) < 600
