@@ -3,6 +3,7 @@
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +90,7 @@ def _prepare(
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         models = [model.removeprefix(_PREFIX) for model in models]
-        _refuse_models_inside(models, directories, plugins.registry("filesystems"))
+        _refuse_nested(models, directories, plugins.registry("filesystems"))
         places = [resources.enter_context(Destination(one.absolute())) for one in directories]
         try:
             for model, place in zip(models, places, strict=True):
@@ -98,6 +99,7 @@ def _prepare(
                     raise InvalidArgumentError(UNCHECKED.format(chains[-1].name))
                 versions.append(chains[-1].version_dirs)
                 place.stage(chains[-1], allow_disk=allow_disk, cancelled=stop.is_set)
+            stop.hold()
             if stop.is_set():
                 raise CancelledError("stopped before the models were put in their places")
             for chain, served in zip(chains, versions, strict=True):
@@ -115,10 +117,11 @@ def _prepare(
     return chains
 
 
-def _refuse_models_inside(
-    models: "Sequence[str]", directories: "Sequence[Path]", filesystems: "Mapping[str, str]"
-) -> None:
-    """A directory is emptied first: no model may lie in one, however it is spelled."""
+def _refuse_nested(models: "Sequence[str]", directories: "Sequence[Path]", filesystems: "Mapping[str, str]") -> None:
+    """A directory is emptied first: no model may lie in one, however it is spelled, and no other directory."""
+    for outer, inner in permutations([directory.resolve() for directory in directories], 2):
+        if inner.is_relative_to(outer):
+            raise InvalidArgumentError(f"{inner} is or lies in {outer}; each model needs a directory of its own")
     from repoagent.storage import open_source
 
     sources = [open_source("model", model, filesystems=filesystems) for model in models]

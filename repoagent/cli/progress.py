@@ -91,7 +91,7 @@ class ProgressLine:
 
 def progress_line() -> ProgressLine | None:
     """One on the standard error; None where that is no terminal, and so no one is looking."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         return None
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns

@@ -1,6 +1,7 @@
 """``repoagent run MODEL -- COMMAND...``: run a model's agents, and give the result to another server for its life."""
 
 import math
+import os
 import signal
 import sys
 import threading
@@ -87,6 +88,7 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
             check_ready_url(values["ready_url"])
         except InvalidArgumentError as error:
             raise click.BadParameter(error.message, param_hint="--ready-url") from None
+    _open_standard_streams()
     quiet_tracebacks()
     end_only_here()
     stop = StopSignals()
@@ -150,6 +152,13 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
             requests.stop(running)
             status = _serve(chain, running, values)
     return _ASKED_TO_STOP if requests.reason else status
+
+
+def _open_standard_streams() -> None:
+    """Where one is closed, no lock or file gets its number, by which the command would have it."""
+    while (stream := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(stream, True)
+    os.close(stream)
 
 
 def _place(chain: "LoadedChain") -> tuple[Path, Path]:

@@ -119,6 +119,13 @@ def test_a_model_that_lies_in_the_directory_is_refused_and_stays(program: Progra
     assert (folder / "README.md").exists()
 
 
+@pytest.mark.parametrize("second", ["a", "a/1", "b/../a"])
+def test_directories_in_one_another_are_refused(program: Program, folder: Path, memory: Path, second: str) -> None:
+    result = program("prepare", folder, memory / "a", folder, f"{memory}/{second}")
+    assert (result.returncode, "needs a directory of its own" in result.stderr) == (1, True)
+    assert os.listdir(memory) == []
+
+
 def test_agents_are_given_the_directory_once_the_result_is_there(
     program: Program, folder: Path, memory: Path, tmp_path: Path
 ) -> None:

@@ -224,6 +224,22 @@ def test_it_works_for_a_user_who_is_not_root(
     assert left_in(memory) == []
 
 
+def test_a_command_that_takes_the_rights_from_its_directories_leaves_nothing(
+    unprivileged: tuple[str, ...], start: Start
+) -> None:
+    """Root can remove them anyway."""
+    script = 'mkdir -p "$0/d/e" && echo x > "$0/d/e/x" && ln -s / "$0/d/link" && chmod 0 "$0/d/e" "$0/d" "$0"'
+    child = start("--", "sh", "-c", script, "{model}", prefix=unprivileged)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_it_works_without_standard_streams(run: Run, tmp_path: Path, closed: str) -> None:
+    result = run("--", "touch", tmp_path / "started", prefix=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    assert (result.returncode, (tmp_path / "started").exists()) == (0, True), result.stderr
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_what_another_process_answers_is_not_the_command_being_ready(
     run: Run, notes: Callable[[], list[str]], host: str
@@ -358,15 +374,16 @@ def test_a_kill_of_both_ends_the_command_and_what_it_left_running_keeps_the_file
 def test_a_signal_during_the_load_gives_it_up(start: Start, tmp_path: Path, notes: Callable[[], list[str]]) -> None:
     policy = tmp_path / "policy.toml"
     script = tmp_path / "key.sh"
-    script.write_text(f"#!/bin/sh\necho asked > {tmp_path}/asked\nexec sleep 1000\n")
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/asked\nexec sleep 1000\n")
     script.chmod(0o700)
     policy.write_text(policy.read_text().replace(f"file:{tmp_path}/key.txt", f"exec:{script}"))
     os.mkfifo(tmp_path / "asked")
     child = start("--allow-exec-keys", "--", "true")
-    assert (tmp_path / "asked").read_text() == "asked\n"
+    program = int((tmp_path / "asked").read_text())
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
+    assert has_ended(program)
 
 
 def test_an_agent_that_asks_for_the_end_ends_the_command_with_75(

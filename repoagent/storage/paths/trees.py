@@ -144,10 +144,17 @@ def _bottom_up(path: Path, failures: list[OSError]) -> Iterator[tuple[str, str, 
 
 
 def _make_removable(path: Path) -> None:
-    for directory, _names, _files in os.walk(path):
-        if not os.access(directory, os.W_OK | os.X_OK):
-            with suppress(FileNotFoundError):
-                os.chmod(directory, stat.S_IRWXU)
+    _allow(str(path))
+    for directory, names, _files in os.walk(path):
+        for name in names:  # before the walk lists it
+            _allow(os.path.join(directory, name))
+
+
+def _allow(directory: str) -> None:
+    """Take back what a program may have done to the mode of its directory."""
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK) and not os.path.islink(directory):
+        with suppress(OSError):  # it has gone, or its name is too long for now
+            os.chmod(directory, stat.S_IRWXU)
 
 
 def _remove_entry(name: str, fd: int, wipe: bool) -> None:

@@ -52,7 +52,7 @@ def child_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def program_path(word: str) -> str:
-    """The absolute path of the program that a command begins with; a name that PATH does not have stays a name.
+    """The absolute path of the program that a command begins with; one that is not there stays as it is.
 
     Directories of PATH that are not absolute have nothing: what lies where this was started may be anyone's. The last
     part is not followed if it is a link, as one file can be many programs by its names.
@@ -61,7 +61,10 @@ def program_path(word: str) -> str:
         directories = os.pathsep.join(filter(os.path.isabs, os.get_exec_path()))
         word = shutil.which(word, path=directories) or word
     directory, name = os.path.split(word)
-    return os.path.join(os.path.realpath(directory), name) if directory else word
+    try:
+        return os.path.join(os.path.realpath(directory), name) if directory else word
+    except FileNotFoundError:  # the working directory has been removed
+        return word
 
 
 _TICK_SECONDS: Final = 0.05
