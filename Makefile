@@ -198,6 +198,8 @@ bench-peers: $(STAMP) $(LLM_PEERS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
 	$(PYTHON) -m venv $(MODEL_SIGNING)
 	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
+	npm install --silent --no-save --prefix build/sigstore @sigstore/verify@4.1.3 @sigstore/bundle
+	SIGSTORE_JS=$(CURDIR)/build/sigstore/node_modules $(BIN)/python -m pytest -q -n 0 agents/attest/tests/test_receipts.py -k npm
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/llm_peers.py --rounds 3 --minutes 6
 

@@ -264,6 +264,8 @@ class EntryModel:
         found = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
         if isinstance(what, str):
             check_same(what, files, downloads.listing(what, include, options or {}, allow))
+        if self.digests_wanted:
+            self._load.vouch(into, {path: digest.removeprefix("sha256:") for path, digest in found.items()})
         self._recorder.add(0, sum((into / path).stat().st_size for path in found), None, "")
         return found
 

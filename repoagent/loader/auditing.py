@@ -41,8 +41,10 @@ class LoadAudit:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The digests of what the load goes by."""
-        return {name: value for name, value in self._what.items() if name.endswith("_sha256")}
+        """The digests of what the load goes by, and the last line of the audit log, where there is one."""
+        head = getattr(self._audit, "head", None)  # that of one server's own file
+        line = {} if head is None else {"audit": {"seq": head.seq, "hash": head.hash}}
+        return line | {name: value for name, value in self._what.items() if name.endswith("_sha256")}
 
     def attest(self, report: LoadReport, versions: Sequence[int] = ()) -> None:
         """The model is about to serve, in ``versions``.

@@ -11,6 +11,7 @@ from typing import Final
 
 from repoagent.api.report import amount_text
 from repoagent.audit import NO_AUDIT, Audit
+from repoagent.beneath import file_state, status_beneath
 from repoagent.beneath.kept_digests import KeptDigests
 from repoagent.config import ModelConfig
 from repoagent.config.pbtxt import expand
@@ -283,6 +284,13 @@ class LoadContext:
     def holds(self, path: Path) -> bool:
         """Whether ``path`` is where no one but this program changes anything."""
         return self._is_private(path)
+
+    def vouch(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Keep SHA-256 of files that this program wrote beneath ``root``, by path, if no one else can write there."""
+        if self.holds(root):
+            for path, digest in digests.items():
+                state = file_state(status_beneath(root, path, follow=False))
+                self.digests.keep_steady(root, path, state, {"sha256": digest})
 
     def _is_private(self, path: Path) -> bool:
         cache, place = self.services.cache, path.resolve()  # an agent may have put a link there

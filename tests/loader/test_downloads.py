@@ -183,3 +183,36 @@ def test_offline_nothing_is_asked(run: Any, server: FileServer, monkeypatch: pyt
     assert len(server.requests) == count
     with pytest.raises(AgentRefusedError, match="cannot be listed: the server is offline"):
         run(lambda model: model.list_remote(f"{server.url}/m/w.onnx"))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_was_downloaded_is_not_read_again_by_a_guard(cached: bool, tmp_path: Path, server: FileServer) -> None:
+    class Fetches(Agent):
+        api_version = 1
+
+        def load(self, model: AgentModel) -> None:
+            def build(target: Path) -> None:
+                model.download(f"{server.url}/m/w.onnx", target)
+
+            if cached:
+                model.update_location(model.cache.get_or_build("k", build))
+            else:
+                build(model.acquire_location(confidential=True))
+                model.update_location(model.acquire_location())
+
+    class Judges(Agent):
+        api_version = 1
+        guard = True
+
+        def load(self, model: AgentModel) -> None:
+            found = model.digests({"w.onnx": ("sha256",)})["w.onnx"]["sha256"]
+            assert found == hashlib.sha256(CONTENT).hexdigest()
+
+    root = tmp_path / "m"
+    root.mkdir()
+    config = 'model_repository_agents { agents [ { name: "fetches" }, { name: "judges" } ] }'
+    (root / "config.pbtxt").write_text(config)
+    with AgentHarness(tmp_path / "harness", {"fetches": Fetches, "judges": Judges}) as harness:
+        outcome = harness.run(root)
+    assert outcome.error is None
+    assert outcome.report.entries[1].actions[0].bytes_read == 0

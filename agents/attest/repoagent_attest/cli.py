@@ -1,12 +1,16 @@
 """``repoagent attest verify``: a receipt, the key of who made it, and what it should agree with."""
 
+import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import click
 
-from repoagent.api import InvalidArgumentError, RepoAgentError, read_small_file
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, read_small_file
 from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
 from repoagent_attest.envelope import read_document, read_public_key
 from repoagent_attest.verification import differences, read_receipt
@@ -16,6 +20,18 @@ __all__ = ["attest_group"]
 _LARGEST: Final = 256 << 20
 _SMALL: Final = 1 << 20
 _PATH: Final = click.Path(path_type=Path)
+_PATIENCE: Final = 30
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class _Age(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.5
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        match = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
+        if match is None:
+            self.fail(f"{value!r} is not an age such as 90s, 15m, 12h or 30d", param, ctx)
+        return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
 @click.group()
@@ -24,29 +40,38 @@ def attest_group() -> None:
 
 
 @attest_group.command("verify")
-@click.argument("receipt", type=_PATH)
+@click.argument("receipt")
 @click.option("--public-key", type=_PATH, required=True, help="The key of the server that made it (PEM or DER).")
 @click.option("--model", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The model it is about.")
 @click.option("--policy", type=_PATH, help="The policy by which the model should have been loaded.")
-def verify_command(receipt: Path, public_key: Path, model: Path | None, policy: Path | None) -> None:
+@click.option("--name", help="The name that the model should have.")
+@click.option("--max-age", type=_Age(), help="Refuse a receipt that is older, such as 90s, 15m, 12h or 30d.")
+def verify_command(
+    receipt: str,
+    public_key: Path,
+    model: Path | None,
+    policy: Path | None,
+    name: str | None,
+    max_age: timedelta | None,
+) -> None:
     """Verify a receipt, and compare it with a model and a policy.
 
-    RECEIPT is FILE.vsa.json, or what a server sent.
+    RECEIPT is FILE.vsa.json, what a server sent, or its URL: http://HOST/v2/models/M/attestation.
 
     Exits 1 at a signature that does not hold and at any difference, 2 if a file cannot be read.
     """
     try:
         key = read_public_key(_read(public_key, _SMALL))
         document = _document(receipt)
-        beside = receipt.with_name(receipt.name.removesuffix(SUMMARY_SUFFIX) + DETAILS_SUFFIX)
-        linked = receipt.name.endswith(SUMMARY_SUFFIX) and beside.exists()
+        beside = receipt.removesuffix(SUMMARY_SUFFIX) + DETAILS_SUFFIX
+        linked = receipt.endswith(SUMMARY_SUFFIX) and Path(beside).exists()
         rules = None if policy is None else _read(policy, _SMALL)
     except (OSError, RepoAgentError) as error:
         click.echo(_printable(f"repoagent: {_reason(error)}"), err=True)
         sys.exit(2)
     try:
         found = read_receipt(document, _document(beside) if linked else None, key)
-        faults = list(differences(found, model, rules))
+        faults = list(differences(found, model, rules, name=name, most_age=max_age))
     except (OSError, RepoAgentError) as error:
         click.echo(_printable(f"repoagent: {_reason(error)}"), err=True)
         sys.exit(1)
@@ -60,11 +85,25 @@ def verify_command(receipt: Path, public_key: Path, model: Path | None, policy: 
         click.echo(_printable(f"{subject.get('name')}: sha256:{subject['digest']['sha256']}"))
     if found.overridden:
         click.echo("loaded by a configuration that is not the model's own")
+    if found.audit:
+        click.echo(_printable(f"after line {found.audit.get('seq')} of the audit log, {found.audit.get('hash')}"))
     click.echo(f"sha256:{found.digest}: OK")
 
 
-def _document(path: Path) -> dict[str, Any]:
-    return read_document(_read(path, _LARGEST), path.name)
+def _document(receipt: str) -> dict[str, Any]:
+    if not receipt.startswith(("http://", "https://")):
+        return read_document(_read(Path(receipt), _LARGEST), Path(receipt).name)
+    try:
+        with urlopen(receipt, timeout=_PATIENCE) as answer:  # noqa: S310 - its scheme is one of two
+            data = answer.read(_LARGEST + 1)
+    except HTTPError as error:
+        with error:
+            raise UnavailableError(f"{receipt} cannot be read: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"{receipt} cannot be read: {type(error).__name__}") from None
+    if len(data) > _LARGEST:
+        raise InvalidArgumentError(f"{receipt} has more than {_LARGEST} bytes")
+    return read_document(data, receipt)
 
 
 def _read(path: Path, limit: int) -> bytes:

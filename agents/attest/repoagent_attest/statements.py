@@ -14,10 +14,11 @@ from urllib.parse import quote
 from repoagent.api.attesting import AttestedLoad
 from repoagent.api.report import EntryReport, LoadReport
 
-__all__ = ["DETAILS_TYPE", "SUMMARY_TYPE", "details_of", "summary_of", "tree_digest"]
+__all__ = ["DETAILS_TYPE", "SUMMARY_TYPE", "TIME", "details_of", "summary_of", "tree_digest"]
 
 SUMMARY_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 DETAILS_TYPE: Final = "urn:repoagent:load:v1"
+TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _NO_POLICY: Final = "urn:repoagent:no-policy"
 _POLICY: Final = "urn:repoagent:policy"
@@ -50,7 +51,7 @@ def summary_of(load: AttestedLoad, verifier: str, details_sha256: str) -> dict[s
         SUMMARY_TYPE,
         {
             "verifier": {"id": verifier, "version": _versions()},
-            "timeVerified": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "timeVerified": datetime.now(UTC).strftime(TIME),
             "resourceUri": _resource(load.report),
             "policy": {"uri": _POLICY, "digest": {"sha256": policy["sha256"]}} if policy else {"uri": _NO_POLICY},
             "inputAttestations": [{"uri": DETAILS_TYPE, "digest": {"sha256": details_sha256}}],

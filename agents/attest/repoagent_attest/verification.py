@@ -4,16 +4,22 @@ import hashlib
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
 from repoagent_attest.envelope import PublicKey, read_document, verify
 from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE, tree_digest
+from repoagent_attest.statements import TIME as _TIME
 
 __all__ = ["Receipt", "differences", "read_receipt"]
 
 _FEW: Final = 3
+_AHEAD: Final = timedelta(minutes=5)
+"""What the clock of a server may be ahead of ours."""
+_LOCK: Final = ".repoagent-prepared"
+"""The empty file that ``repoagent prepare`` locks in its directory; it is beside the model, not of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,18 @@ class Receipt:
         """The verification summary."""
         found: Mapping[str, Any] = self.summary["predicate"]
         return found
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return str(self.summary["subject"][0]["name"])
+
+    @property
+    def audit(self) -> Mapping[str, Any]:
+        """The last line of the server's audit log before the receipt: ``seq`` and ``hash``; empty without one."""
+        load = {} if self.details is None else self.details["predicate"].get("load", {})
+        found = load.get("audit") if isinstance(load, dict) else None
+        return found if isinstance(found, dict) else {}
 
     @property
     def overridden(self) -> bool:
@@ -62,9 +80,25 @@ def read_receipt(document: dict[str, Any], details: dict[str, Any] | None, key: 
     return Receipt(summary, found, hashlib.sha256(payload).hexdigest())
 
 
-def differences(receipt: Receipt, model: Path | None = None, policy: bytes | None = None) -> Iterator[str]:
-    """What contradicts the receipt, one sentence each: its own result, the files of ``model``, the ``policy``."""
+def differences(
+    receipt: Receipt,
+    model: Path | None = None,
+    policy: bytes | None = None,
+    *,
+    name: str | None = None,
+    most_age: timedelta | None = None,
+) -> Iterator[str]:
+    """What contradicts the receipt, one sentence each: its own result, the files of ``model``, the ``policy``.
+
+    And that it is about a model of another ``name``, or older than ``most_age``.
+    """
     predicate = receipt.predicate
+    if name is not None and receipt.name != name:
+        yield f"the receipt is about the model '{receipt.name}'"
+    if most_age is not None:
+        age = datetime.now(UTC) - datetime.strptime(predicate["timeVerified"], _TIME).replace(tzinfo=UTC)
+        if not -_AHEAD <= age <= most_age:
+            yield f"the receipt is of {predicate['timeVerified']}"
     if predicate.get("verificationResult") != "PASSED":
         yield "the load was refused: verificationResult is not PASSED"
     if policy is not None:
@@ -76,7 +110,8 @@ def differences(receipt: Receipt, model: Path | None = None, policy: bytes | Non
 
 
 def _changed(receipt: Receipt, model: Path) -> Iterator[str]:
-    entries = [(path, mode) for path, mode, _ in walk_beneath(model, follow=True) if not stat.S_ISDIR(mode)]
+    walked = [one for one in walk_beneath(model, follow=True) if not stat.S_ISDIR(one.mode)]
+    entries = [(path, mode) for path, mode, size in walked if (path, size) != (_LOCK, 0)]
     special = [path for path, mode in entries if not stat.S_ISREG(mode)]
     if special:
         yield _listed("neither a file nor a directory", special)
@@ -124,10 +159,12 @@ def _statement(payload: bytes, kind: str) -> Mapping[str, Any]:
             for files in predicate["trees"].values():
                 [one["name"] + one["digest"]["sha256"] for one in files]
         else:
-            ", ".join([predicate[name] for name in ("resourceUri", "timeVerified")] + predicate["verifiedLevels"])
+            ", ".join([predicate["resourceUri"], *predicate["verifiedLevels"]])
+            datetime.strptime(predicate["timeVerified"], _TIME)
+            statement["subject"][0]["name"].encode()
             predicate["verifier"]["id"].encode()
             predicate["policy"].get("digest", {}).get("sha256")
             [one["digest"]["sha256"] for one in predicate["inputAttestations"]]
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, AttributeError, ValueError):
         raise InvalidArgumentError("the receipt is signed, but not in a form that this version knows") from None
     return statement

@@ -1,6 +1,7 @@
 """``repoagent attest verify``: what agrees, and every way not to."""
 
 import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from repoagent_attest.envelope import sign
 from agents.attest.tests.conftest import Load, NewLoader
 from repoagent.config import ModelConfig
 from repoagent.storage import open_source
+from tests.file_server import FileServer
 
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { "SHA256:1/model.py" = "%s" } }]\n'
 
@@ -243,3 +245,52 @@ main()
         "verifiedLevels", "slsaVersion",
     }  # fmt: skip
     assert "serv" not in json.dumps(predicate).replace("urn:repoagent:server", "")
+
+
+def test_the_name_and_the_age_that_it_should_have(receipt: Path, public_file: Path) -> None:
+    assert verify(receipt, public_file, "--name", "m", "--max-age", "1h")[0] == 0
+    assert verify(receipt, public_file, "--name", "n") == (1, "the receipt is about the model 'm'\n")
+    assert verify(receipt, public_file, "--max-age", "soon")[0] == 2
+
+
+@pytest.mark.parametrize("time", ["2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"])
+def test_a_receipt_of_another_time_is_refused_where_its_age_counts(
+    time: str, receipt: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey
+) -> None:
+    statement = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
+    statement["predicate"]["timeVerified"] = time
+    receipt.write_text(json.dumps(sign(json.dumps(statement).encode(), private_key)))
+    assert verify(receipt, public_file)[0] == 0
+    assert verify(receipt, public_file, "--max-age", "30d") == (1, f"the receipt is of {time}\n")
+
+
+def test_a_server_is_asked_for_it_by_a_url(
+    load: Load, public_file: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    chain = load()
+    assert chain.attestation is not None
+    with FileServer({"/v2/models/m/attestation": chain.attestation.document}) as server:
+        url = f"{server.url}/v2/models/m/attestation"
+        words = ["verify", url, "--public-key", str(public_file), "--model", str(model)]
+        assert CliRunner().invoke(attest_group, words).exit_code == 0
+        missing = CliRunner().invoke(attest_group, ["verify", f"{server.url}/x", "--public-key", str(public_file)])
+    assert missing.exit_code == 2
+    assert "cannot be read" in missing.output
+
+
+def test_what_was_prepared_agrees_with_its_receipt(
+    model: Path, key_file: Path, receipts: Path, public_file: Path, tmp_path: Path
+) -> None:
+    digest = hashlib.sha256(b"code").hexdigest()
+    entry = f'{{ name: "checksum" parameters {{ key: "SHA256:1/model.py" value: "{digest}" }} }}'
+    (model / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {entry} ] }}\n")
+    words = ["prepare", str(model), str(tmp_path / "out"), "--attest-key", f"file:{key_file}"]
+    places = [f"--{name}-directory={tmp_path / name}" for name in ("workspace", "cache")]
+    command = [sys.executable, "-m", "repoagent", *words, "--attest-directory", str(receipts), *places]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = receipts.glob("*.vsa.json")
+    assert verify(path, public_file, "--model", tmp_path / "out")[0] == 0
+    (tmp_path / "out" / ".repoagent-prepared").write_bytes(b"x")
+    status, output = verify(path, public_file, "--model", tmp_path / "out")
+    assert (status, output) == (1, "new since the receipt was made: .repoagent-prepared\n")

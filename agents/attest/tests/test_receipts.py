@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,36 @@ def test_the_policy_that_is_named_is_the_one_that_was_read(
     new_loader(policy=policy).load(open_source("m", str(model))).attest([1])
     stated = payload(only(receipts, ".vsa.json"))["predicate"]["policy"]["digest"]["sha256"]
     assert stated == hashlib.sha256(policy.encode()).hexdigest()
+
+
+@pytest.mark.skipif("SIGSTORE_JS" not in os.environ, reason="make bench-peers installs the npm package")
+def test_the_npm_package_of_sigstore_accepts_it_and_refuses_it_changed(
+    load: Load, receipts: Path, public_file: Path
+) -> None:
+    def verdict(path: Path) -> str:
+        script = Path(__file__).with_name("verify.js")
+        words = ["node", str(script), str(path), str(public_file)]
+        environment = {**os.environ, "NODE_PATH": os.environ["SIGSTORE_JS"]}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    load()
+    for path in [only(receipts, ".vsa.json"), only(receipts, ".load.json")]:
+        assert verdict(path) == "ok"
+        bundle = json.loads(path.read_text())
+        data = bytearray(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        data[-5] ^= 1
+        bundle["dsseEnvelope"]["payload"] = base64.b64encode(data).decode()
+        path.write_text(json.dumps(bundle))
+        assert verdict(path) == "SIGNATURE_ERROR"
+
+
+def test_a_receipt_names_the_last_line_of_the_audit_log(
+    new_loader: NewLoader, receipts: Path, model: Path, tmp_path: Path
+) -> None:
+    with closing(AuditLog(tmp_path / "audit.log")) as log:
+        chain = new_loader(audit=log).load(open_source("m", str(model)))
+        before = log.head
+        chain.attest([1])
+        told = payload(only(receipts, ".load.json"))["predicate"]["load"]["audit"]
+        assert told == {"seq": before.seq, "hash": before.hash}
+        assert log.head.seq == before.seq + 1

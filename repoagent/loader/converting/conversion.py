@@ -97,6 +97,9 @@ class Place(Protocol):
     def holds(self, path: Path) -> bool:
         """Whether no one but this program changes what is at ``path``."""
 
+    def vouch(self, root: Path, digests: Mapping[str, str]) -> None:
+        """Keep SHA-256 of files that were made beneath ``root``."""
+
     def new_directory(self, label: str) -> Path:
         """An empty private directory."""
 
@@ -138,6 +141,7 @@ class LoadConversion:
         self._progress = progress
         self._report = report
         self._product = Product()
+        self._made: Mapping[str, str] = {}
         self._plan = self._made_plan(options)
         self._sizes = {name: self._size(name) for name in self._plan.inputs}
 
@@ -232,12 +236,15 @@ class LoadConversion:
             else:
                 self._product = read_product(cached, self._plan)
                 written = link_or_copy(cached, target)
+                if built and not written:
+                    self._load.vouch(target, self._made)
                 return ("built", built[0]) if built else ("from the cache", written)
         directory = self._load.new_directory("converted")
         try:
             self._build(directory, digests)
             written = _size_of(directory)
             move(directory, target)
+            self._load.vouch(target, self._made)
         finally:
             self._load.remove_directory(directory)
         return f"built, not kept: {reason}", written
@@ -271,8 +278,8 @@ class LoadConversion:
         except RepoAgentError as error:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
-        version = self._converter.version
-        write_statement(directory, self._pair, version, self._plan, digests, self._product, started, proceed)
+        made_by, plan, product = self._converter.version, self._plan, self._product
+        self._made = write_statement(directory, self._pair, made_by, plan, digests, product, started, proceed)
 
     def _build_here(self, directory: Path) -> Product:
         job = ConversionJob(self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled)

@@ -34,8 +34,10 @@ def write_statement(
     product: Product,
     started: datetime,
     proceed: Callable[[], None],
-) -> None:
-    """Describe the result that lies in ``directory``. ``proceed`` is called again and again, and may raise.
+) -> dict[str, str]:
+    """Describe the result that lies in ``directory``; SHA-256 of each of its files.
+
+    ``proceed`` is called again and again, and may raise.
 
     Raises:
         InternalError: the converter did not make what its plan names.
@@ -44,9 +46,10 @@ def write_statement(
     if plan.output not in files:
         made = ", ".join(files) or "nothing"
         raise InternalError(f"the converter from '{pair[0]}' to '{pair[1]}' made {made}, but not {plan.output}")
+    subjects = _subjects(directory, files, plan, product, proceed)
     statement = {
         "_type": _STATEMENT,
-        "subject": _subjects(directory, files, plan, product, proceed),
+        "subject": subjects,
         "predicateType": _PREDICATE,
         "predicate": {
             "buildDefinition": {
@@ -67,6 +70,7 @@ def write_statement(
         },
     }
     (directory / statement_name(plan)).write_text(f"{json.dumps(statement, indent=2)}\n", encoding="utf-8")
+    return {one["name"]: one["digest"]["sha256"] for one in subjects}
 
 
 def read_product(directory: Path, plan: ConversionPlan) -> Product:

@@ -133,7 +133,8 @@ def make_read_only(path: Path) -> None:
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 where = os.path.relpath(os.path.join(directory, name), path)
                 raise UnsafePathError(f"{where!r} is a link or a special file; only files and directories can be kept")
-            os.chmod(name, stat.S_IMODE(mode) & 0o555, dir_fd=fd)
+            if stat.S_IMODE(mode) & ~0o555:  # without need it would be a change of the file
+                os.chmod(name, stat.S_IMODE(mode) & 0o555, dir_fd=fd)
 
 
 def _bottom_up(path: Path, failures: list[OSError]) -> Iterator[tuple[str, str, int]]:

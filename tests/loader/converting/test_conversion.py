@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.api import ConversionPlan, ConversionSource
+from repoagent.api import Agent, AgentModel, ConversionPlan, ConversionSource
 from repoagent.loader.converting.conversion import cache_key
 from tests.loader.converting import samples
 from tests.loader.converting.conftest import Converting
@@ -181,3 +181,25 @@ def test_a_file_of_the_model_is_not_overwritten(converting: Converting) -> None:
 
     outcome = Kind(converting.directory, converting.harness).run()
     assert "would be converted into 1/model.upper, but the model has such a file" in str(outcome.error)
+
+
+@pytest.mark.parametrize("confidential", [False, True])
+def test_what_was_converted_is_not_read_again_by_a_guard(converting: Converting, confidential: bool) -> None:
+    found: list[str] = []
+
+    class Judges(Agent):
+        api_version = 1
+        guard = True
+
+        def load(self, model: AgentModel) -> None:
+            found.append(model.digests({"1/model.upper": ("sha256",)})["1/model.upper"]["sha256"])
+
+    converting.confidential = confidential
+    converting.harness.add("judges", Judges)
+    root = converting.prepare()
+    text = (root / "config.pbtxt").read_text()
+    (root / "config.pbtxt").write_text(text.removesuffix("] }") + ', { name: "judges" } ] }')
+    outcome = converting.harness.run(root)
+    assert outcome.error is None
+    assert found == [hashlib.sha256(b"ABC").hexdigest()]
+    assert outcome.report.entries[1].actions[0].bytes_read == 0

@@ -11,6 +11,7 @@ export function timeline(report, reasons) {
   const spans = placed(report);
   return h("div", { class: "timeline" },
     h("p", {}, `${report.outcome} after ${seconds(report.seconds)}`),
+    report.details?.attestation && h("p", { class: "soft" }, `Receipt ${report.details.attestation}`),
     isNews(report.error) && h("p", { class: "error" }, report.error),
     spans.length ? drawing(report, spans) : h("p", { class: "soft" }, "No agents."),
     spans.length ? table(report, isNews) : null);
