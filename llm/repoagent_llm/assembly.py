@@ -228,7 +228,7 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
     pool = _prefix_pool(pages, config, sink, paged) if pages else None
     budget: Budget = BlockBudget(blocks) if paged is None else PageBudget(paged)
     cache = SequenceCache(runner, pool)
-    limits = _limits(info, config, shares=paged is not None)
+    limits = _limits(info, config, paged)
     scheduler = Scheduler(limits, budget, cache)
     stats = StatsKeeper(
         config.iter_stats_max_iterations,
@@ -242,7 +242,11 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
     guides = create_guides(config.guided_decoding_config, info.vocab_size, info.end_ids)
     adapters = _adapters(info, config)
     intake = Intake(
-        info, config, Capacity(info.max_sequences, blocks, whole, shares=paged is not None), guides, adapters
+        info,
+        config,
+        Capacity(info.max_sequences, blocks, whole, shares=limits.shares, most_blocks=limits.most_blocks),
+        guides,
+        adapters,
     )
     engine = Engine(
         runner,
@@ -291,10 +295,12 @@ def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:
             )
 
 
-def _limits(info: RunnerInfo, config: ExecutorConfig, *, shares: bool) -> Limits:
+def _limits(info: RunnerInfo, config: ExecutorConfig, paged: PagedRunner | None) -> Limits:
     scheduling = config.scheduler_config
     most = config.max_num_tokens or info.max_step_tokens or _TOKENS
     generating = min(most, _tokens_generating(config))
+    window = 0 if paged is None else paged.window
+    whole = not config.enable_chunked_context  # prompts are read in one piece
     return Limits(
         policy=scheduling.capacity_scheduler_policy,
         chunking=scheduling.context_chunking_policy or ContextChunkingPolicy.FIRST_COME_FIRST_SERVED,
@@ -305,7 +311,9 @@ def _limits(info: RunnerInfo, config: ExecutorConfig, *, shares: bool) -> Limits
         max_tokens_generating=generating,
         max_tokens_contended=min(most, max(generating, _TOKENS_CONTENDED)),
         beginners_wait=config.max_num_tokens is None and getattr(config, "max_num_tokens_generating", None) is None,
-        shares=shares,
+        shares=paged is not None,
+        # A piece is read with the window before it; the window may begin, and the piece end, within a block.
+        most_blocks=None if whole or not window else blocks_for(window + most) + 1,
     )
 
 

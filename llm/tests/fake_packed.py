@@ -33,9 +33,11 @@ class FakePacked:
         before_run: Callable[[PackedStep], None] | None = None,
         lora: LoraShape | None = None,
         end_ids: tuple[int, ...] = (),
+        window: int = 0,
     ) -> None:
         self.blocks = blocks
         self.divisible = True
+        self.window = window
         self.info = RunnerInfo(
             vocab_size,
             max_seq_len,
@@ -66,7 +68,7 @@ class FakePacked:
                 at = past + place - start
                 self._pool[table[at // BLOCK], at % BLOCK] = token
                 if place in wanted:
-                    history = self._pool[table].reshape(-1)[: at + 1].tolist()
+                    history = self._pool[table].reshape(-1)[: at + 1][-self.window :].tolist()
                     assert NOTHING not in history
                     logits[place] = self._logits(history)
         if self._before_run is not None:

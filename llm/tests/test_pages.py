@@ -20,7 +20,7 @@ from repoagent_llm import (
 from repoagent_llm.runner.paged import PackedStep, PagedRunner
 
 from llm.tests.fake_packed import FakePacked
-from llm.tests.fake_runner import FakeRunner
+from llm.tests.fake_runner import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=60)
 Start = Callable[..., tuple[Executor, PagedRunner]]
@@ -59,10 +59,13 @@ def _texts(results: list[Result]) -> list[list[list[int]]]:
     return [result.output_token_ids for result in results]
 
 
-def _alone(requests: list[Request]) -> list[list[list[int]]]:
+def _alone(requests: list[Request], window: int = 0) -> list[list[list[int]]]:
     """What a runner that shares nothing answers, one request after the other."""
     config = ExecutorConfig(max_beam_width=4, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
-    runner = FakeRunner(vocab_size=96, max_seq_len=1024, max_sequences=200)
+    logits = hashed_logits(96)
+    runner = FakeRunner(
+        vocab_size=96, max_seq_len=1024, max_sequences=200, logits=lambda history: logits(history[-window:])
+    )
     with Executor.from_runner(runner, config) as executor:
         return _texts([result for request in requests for result in _ask(executor, [request])])
 
@@ -161,3 +164,22 @@ def test_a_step_that_fails_returns_its_blocks(start: Start) -> None:
     assert runner.pool.free == 12
     request = Request([5] * 300, 40, output_config=_output())
     assert _texts(_ask(executor, [request])) == _alone([request])
+
+
+@pytest.mark.parametrize("policy", list(CapacitySchedulerPolicy))
+def test_a_model_of_windows_runs_long_texts_in_a_small_pool(policy: CapacitySchedulerPolicy, start: Start) -> None:
+    config = ExecutorConfig(
+        max_beam_width=3, scheduler_config=SchedulerConfig(policy), enable_chunked_context=True, max_num_tokens=60
+    )
+    executor, _ = start(20, config, window=40)  # 19 blocks hold 608 tokens
+    kinds = [None, SamplingConfig(3), SamplingConfig(top_k=4, seed=2, num_return_sequences=2)]
+    requests = [
+        Request(
+            [number, *(token % 90 for token in range(100 + 150 * (number % 3)))],
+            300,
+            sampling_config=kinds[number % 3] or SamplingConfig(),
+            output_config=_output(),
+        )
+        for number in range(6)
+    ]
+    assert _texts(_ask(executor, requests)) == _alone(requests, 40)

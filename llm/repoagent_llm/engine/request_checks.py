@@ -115,12 +115,16 @@ _UNSUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one request may need at most. ``shares``: its sequences share the blocks of its prompt."""
+    """What one request may need at most. ``shares``: its sequences share the blocks of its prompt.
+
+    ``most_blocks``: that a sequence ever holds, where all layers have windows.
+    """
 
     sequences: int
     blocks: int
     prompt_tokens: int | None
     shares: bool = False
+    most_blocks: int | None = None
 
 
 class RequestChecks:
@@ -215,6 +219,9 @@ class RequestChecks:
                 f"Prompt length ({length}) exceeds max_num_tokens ({whole}); set ExecutorConfig.enable_chunked_context"
             )
         width = max(request.sampling_config.beam_width, sampled_sequences(request))
+        most = self._capacity.most_blocks
+        if most is not None and width * most <= self._capacity.blocks:
+            return limit
         shared = length // BLOCK_TOKENS if self._capacity.shares else 0
         least = shared + width * (blocks_for(length + 1) - shared)
         if least > self._capacity.blocks:

@@ -79,7 +79,8 @@ class Limits:
     ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests, of this executor or
     of another, wait for their next tokens; ``max_tokens_contended``: of one for whose end others only wait to read.
     A prompt that is read whole may exceed them. ``beginners_wait``: those that have one token wait as those that have
-    none. ``shares``: the sequences of a request share the blocks of its prompt.
+    none. ``shares``: the sequences of a request share the blocks of its prompt. ``most_blocks``: that a sequence
+    ever holds, where all layers have windows.
     """
 
     policy: CapacitySchedulerPolicy
@@ -92,6 +93,7 @@ class Limits:
     max_tokens_contended: int
     beginners_wait: bool = False
     shares: bool = False
+    most_blocks: int | None = None
 
 
 @dataclass(slots=True)
@@ -250,6 +252,9 @@ class Scheduler:
         longest = max(len(sequence.tokens) for sequence in task.group.sequences) + len(task.drafts) + 1
         if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
             longest = len(task.request.input_token_ids) + task.max_new_tokens
+        most = self._limits.most_blocks
+        if most is not None and blocks_for(longest) > most:
+            return task.group.width * most  # the prompt, which is shared, falls behind the window
         shared = len(task.request.input_token_ids) // BLOCK_TOKENS if self._limits.shares else 0
         return shared + task.group.width * (blocks_for(longest) - shared)
 

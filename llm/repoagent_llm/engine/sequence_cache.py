@@ -100,6 +100,8 @@ class SequenceCache:
         """Put what the runner has computed of a sequence into the pool."""
         if self._pool is None or sequence.seq is None:
             return
+        if self._pages is not None and self._pages.start(sequence.seq) > 0:
+            return  # its start is behind the window, and nothing is found without it
         seq, computed = sequence.seq, sequence.computed
         if whole_pages:
             computed -= computed % BLOCK_TOKENS

@@ -57,6 +57,8 @@ class PackedModel(Protocol):
     blocks: int
     #: Whether a block's tokens can be copied one by one; otherwise they are rounded together.
     divisible: bool
+    #: How many tokens, itself included, a token attends to in any layer; 0: to all before it.
+    window: int
 
     @property
     def info(self) -> RunnerInfo:
@@ -83,18 +85,32 @@ class PackedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldBlocks:
-    """A piece of the cache that is retained: ``tokens`` tokens, the first at ``offset`` of the first block."""
+    """A piece of the cache that is retained: ``tokens`` tokens, the first at ``offset`` of the first block.
+
+    ``lost``: so many whole blocks before ``blocks`` were behind the window, and are there no more.
+    """
 
     blocks: tuple[int, ...]
     offset: int
     tokens: int
+    lost: int = 0
 
 
 @dataclass(slots=True)
 class _Sequence:
+    """``table``: the blocks from number ``first`` on; those before it are behind the window."""
+
     table: list[int] = field(default_factory=list)
     length: int = 0
     adapter: AdapterWeights | None = None
+    first: int = 0
+
+    def copy(self) -> "_Sequence":
+        return _Sequence(list(self.table), self.length, self.adapter, self.first)
+
+    def blocks_to(self, tokens: int) -> int:
+        """How many of the table's blocks the first ``tokens`` tokens take."""
+        return blocks_for(tokens) - self.first
 
 
 class PagedRunner:
@@ -103,6 +119,7 @@ class PagedRunner:
     def __init__(self, model: PackedModel) -> None:
         self.pool = BlockPool(model.blocks)
         self.divisible = model.divisible
+        self.window = model.window
         self._model = model
         self._info = model.info
         self._sequences: dict[Seq, _Sequence] = {}
@@ -135,6 +152,10 @@ class PagedRunner:
         """See ModelRunner."""
         return self._sequences[seq].length
 
+    def start(self, seq: Seq) -> int:
+        """The first token whose keys and values are still there; those before it are behind the window."""
+        return self._sequences[seq].first * BLOCK_TOKENS
+
     def held(self, seqs: Sequence[Seq]) -> int:
         """How many blocks these sequences hold together, shared ones counted once."""
         if len(seqs) == 1:
@@ -144,10 +165,13 @@ class PagedRunner:
     def truncate(self, seq: Seq, length: int) -> None:
         """See ModelRunner."""
         held = self._sequences[seq]
-        held.length = min(length, held.length)
-        keep = blocks_for(held.length)
+        length = min(length, held.length)
+        if length and held.first > self._behind(length):
+            raise EngineError(f"the tokens before token {self.start(seq)} of this sequence were given back")
+        keep = held.blocks_to(length) if length else 0
         self.pool.drop(held.table[keep:])
         del held.table[keep:]
+        held.length, held.first = length, held.first if length else 0
 
     def fork(self, seq: Seq) -> Seq | None:
         """See ModelRunner."""
@@ -155,13 +179,13 @@ class PagedRunner:
         if copy is not None:
             held = self._sequences[seq]
             self.pool.share(held.table)
-            self._sequences[copy] = _Sequence(list(held.table), held.length, held.adapter)
+            self._sequences[copy] = held.copy()
         return copy
 
     def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
         """See ModelRunner; nothing is copied, so what is common does not matter."""
         before = [self._sequences[seq] for seq in seqs]
-        after = [_Sequence(list(before[p].table), before[p].length, before[p].adapter) for p in parents]
+        after = [before[parent].copy() for parent in parents]
         for held in after:
             self.pool.share(held.table)
         for held in before:
@@ -170,10 +194,13 @@ class PagedRunner:
 
     def export_kv(self, seq: Seq, start: int, stop: int) -> HeldBlocks:
         """See ModelRunner; the piece holds its blocks until :meth:`drop_kv`."""
-        first = start // BLOCK_TOKENS
-        blocks = tuple(self._sequences[seq].table[first : blocks_for(stop)])
+        held, first = self._sequences[seq], start // BLOCK_TOKENS
+        lost = max(0, held.first - first)
+        if lost and start:
+            raise EngineError("what is behind the window of a sequence is there no more")
+        blocks = tuple(held.table[max(0, first - held.first) : held.blocks_to(stop)])
         self.pool.retain(blocks)
-        return HeldBlocks(blocks, start - first * BLOCK_TOKENS, stop - start)
+        return HeldBlocks(blocks, start - first * BLOCK_TOKENS, stop - start, lost)
 
     def drop_kv(self, blob: HeldBlocks) -> None:
         """Give an exported piece back."""
@@ -183,6 +210,10 @@ class PagedRunner:
         """See ModelRunner. Whole blocks are shared, what begins within a block is copied."""
         held, pool = self._sequences[seq], self.pool
         first = 0
+        if blob.lost:
+            if held.length or blob.lost > self._behind(tokens):
+                raise EngineError("a piece whose start is behind the window belongs at the start of a sequence, whole")
+            held.first = blob.lost
         if blob.offset:
             if not self.divisible:
                 raise EngineError("tokens of a block that are rounded together cannot be copied one by one")
@@ -191,7 +222,7 @@ class PagedRunner:
             first = min(tokens, BLOCK_TOKENS - blob.offset)
             self._make_room(held, first)
             self._model.copy_block(blob.blocks[0], held.table[-1], blob.offset, blob.offset + first)
-        shared = blob.blocks[first > 0 : blocks_for(blob.offset + tokens)]
+        shared = blob.blocks[first > 0 : blocks_for(blob.offset + tokens) - blob.lost]
         pool.share(shared)
         held.table += shared
         held.length += tokens
@@ -236,7 +267,11 @@ class PagedRunner:
         begins = _sums(counts)
         wanted, slices = _rows(segments, begins)
         past = np.array([sequence.length for sequence in held], np.int32)
-        tables = [sequence.table[: blocks_for(sequence.length + n)] for sequence, n in zip(held, counts, strict=True)]
+        # What is behind the window is masked, so that any block will do for it.
+        tables = [
+            sequence.table[:1] * sequence.first + sequence.table[: sequence.blocks_to(sequence.length + n)]
+            for sequence, n in zip(held, counts, strict=True)
+        ]
         places, embeddings = _embeddings(segments, begins)
         step = PackedStep(
             tokens=np.concatenate([segment.tokens for segment in segments]).astype(np.int64),
@@ -262,16 +297,29 @@ class PagedRunner:
             )
 
     def _make_room(self, held: _Sequence, more: int) -> None:
-        """See that blocks for ``more`` tokens are there, and that they are this sequence's alone."""
+        """See that blocks for ``more`` tokens are there, and that they are this sequence's alone.
+
+        Blocks behind the window are given back now, not before: a text may have been shortened since.
+        """
+        behind = self._behind(held.length) - held.first
+        if behind > 0:
+            self.pool.drop(held.table[:behind])
+            del held.table[:behind]
+            held.first += behind
         last, filled = divmod(held.length, BLOCK_TOKENS)
+        last -= held.first
         if filled and self.pool.shared(held.table[last]):
             (own,) = self._take(1)
             self._model.copy_block(held.table[last], own, 0, filled)
             self.pool.drop([held.table[last]])
             held.table[last] = own
-        missing = blocks_for(held.length + more) - len(held.table)
+        missing = held.blocks_to(held.length + more) - len(held.table)
         if missing > 0:
             held.table += self._take(missing)
+
+    def _behind(self, length: int) -> int:
+        """How many blocks no token from number ``length`` on attends to."""
+        return max(0, length + 1 - self.window) // BLOCK_TOKENS if self.window else 0
 
     def _take(self, count: int) -> list[int]:
         """Blocks of which every value is finite, whatever was written into them before."""

@@ -82,9 +82,10 @@ def test_a_piece_that_begins_within_a_block_is_copied_only_to_the_same_place() -
 class Walk:
     """Calls in any order beside lists of tokens, with a pool that is often empty."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, window: int) -> None:
         self.chance = random.Random(seed)
-        self.runner = PagedRunner(FakePacked(12, max_seq_len=128, max_sequences=5))
+        self.window = window
+        self.runner = PagedRunner(FakePacked(12, max_seq_len=128, max_sequences=5, window=window))
         self.texts: dict[Seq, list[int]] = {}
         self.pieces: list[tuple[HeldBlocks, list[int]]] = []
         self.refused = 0
@@ -128,7 +129,7 @@ class Walk:
             before, found = self.texts[seq], result.logits[rows]
             self.texts[seq] = [*before, *new]
             for place, row in enumerate(found, len(new) - len(found) + 1):
-                np.testing.assert_array_equal(row, LOGITS([*before, *new[:place]]))
+                np.testing.assert_array_equal(row, LOGITS([*before, *new[:place]][-self.window :]))
 
     def fork(self, seq: Seq, text: list[int]) -> None:
         copy = self.runner.fork(seq)
@@ -144,15 +145,19 @@ class Walk:
 
     def truncate(self, seq: Seq, text: list[int]) -> None:
         length = self.chance.randint(0, len(text))
-        self.runner.truncate(seq, length)
-        self.texts[seq] = text[:length]
+        if 0 < length < self.runner.start(seq):
+            with pytest.raises(EngineError, match="were given back"):
+                self.runner.truncate(seq, length)
+        elif length == 0 or length >= self.runner.start(seq) + self.window:
+            self.runner.truncate(seq, length)
+            self.texts[seq] = text[:length]
 
     def free(self, seq: Seq, text: list[int]) -> None:
         assert self.texts.pop(seq) == text
         self.runner.free(seq)
 
     def export(self, seq: Seq, text: list[int]) -> None:
-        if text:
+        if text and self.runner.start(seq) == 0:
             start = 32 * self.chance.randint(0, (len(text) - 1) // 32)
             stop = self.chance.randint(start + 1, len(text))
             self.pieces.append((self.runner.export_kv(seq, start, stop), text[start:stop]))
@@ -178,12 +183,39 @@ class Walk:
         assert self.runner.pool.free == 12
 
 
-def test_any_order_of_calls_gives_what_lists_of_tokens_give() -> None:
+@pytest.mark.parametrize("window", [0, 40])
+def test_any_order_of_calls_gives_what_lists_of_tokens_give(window: int) -> None:
     refused = 0
     for seed in range(12):
-        walk = Walk(seed)
+        walk = Walk(seed, window)
         for _ in range(150):
             walk.go()
         walk.end()
         refused += walk.refused
-    assert refused > 20
+    assert refused > (0 if window else 20)
+
+
+def test_blocks_behind_the_window_are_given_back() -> None:
+    runner = PagedRunner(FakePacked(6, max_seq_len=4000, max_sequences=9, window=40))
+    seq = _open(runner)
+    text = [token % 90 for token in range(3000)]
+    _read(runner, seq, text[:50])
+    for start in range(50, 2500, 70):
+        _read(runner, seq, text[start : start + 70])
+        assert runner.pool.busy <= 5
+    length = runner.length(seq)
+    runner.truncate(seq, length - 3)  # guesses that were wrong
+    copy = runner.fork(seq)
+    assert copy is not None
+    forks = [_open(runner), copy]
+    piece = runner.export_kv(seq, 0, length - 3)
+    runner.import_kv(forks[0], piece, length - 3)
+    with pytest.raises(EngineError, match="belongs at the start of a sequence, whole"):
+        runner.import_kv(seq, piece, length - 3)
+    runner.drop_kv(piece)
+    with pytest.raises(EngineError, match="behind the window"):
+        runner.export_kv(seq, 32, 100)
+    for one in (seq, *forks):
+        np.testing.assert_array_equal(_read(runner, one, [7]), LOGITS([*text[: length - 3], 7][-40:]))
+        runner.free(one)
+    assert runner.pool.free == 6

@@ -69,6 +69,7 @@ class OpenVinoModel:
         self._run_options = options.run_options
         self._ended = False
         self.divisible = kind != "u8"
+        self.window = max(layout.windows) if all(layout.windows) else 0
         compiled = _compile(spec, self._graph.model, options, "bf16" if narrow else "f32", kind)
         self.blocks = _block_count(options, length)
         self._request = compiled.create_infer_request()

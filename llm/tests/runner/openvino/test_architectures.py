@@ -117,3 +117,16 @@ def test_rounded_weights_stay_close(name: str, precision: str, most: float, open
     text = TEXT[:60]
     exact, rounded = (_logits(open_variant(name, kind), text) for kind in ("fp32", precision))
     assert 0 < np.abs(rounded - exact).mean() / exact.std() < most
+
+
+def test_a_model_of_windows_gives_blocks_back_and_the_text_stays_right(open_variant: Open) -> None:
+    runner = open_variant("mixtral", max_sequences=2)
+    seq, text = runner.open(), TEXT[:80]
+    assert seq is not None
+    whole = _logits(open_variant("mixtral"), text)
+    for number, token in enumerate(text):
+        found = runner.step([Segment(seq, np.array([token], np.int32))]).logits
+        np.testing.assert_allclose(found[0], whole[number], rtol=0, atol=1e-5)
+    assert len(runner._sequences[seq].table) == runner.pool.busy == 1  # of three
+    runner.free(seq)
+    assert runner.pool.busy == 0
