@@ -41,8 +41,8 @@ def open_page(chromium: Any, tmp_path: Path, request: pytest.FixtureRequest) -> 
     folder = Path(os.environ.get("REPOAGENT_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def start(url: str, *, width: int = 1100) -> Any:
-        tab = chromium.new_page(viewport={"width": width, "height": 800})
+    def start(url: str, *, width: int = 1100, colors: str = "light") -> Any:
+        tab = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=colors)
         hosts: set[str] = set()
         errors: list[str] = []
         tab.on("request", lambda sent: hosts.add(urlsplit(sent.url).netloc))
@@ -53,8 +53,8 @@ def open_page(chromium: Any, tmp_path: Path, request: pytest.FixtureRequest) -> 
         return tab
 
     yield start
-    for tab, hosts, errors in opened:
-        tab.screenshot(path=folder / f"{request.node.name}.png", full_page=True)
+    for number, (tab, hosts, errors) in enumerate(opened):
+        tab.screenshot(path=folder / f"{request.node.name}-{number}.png", full_page=True)
         assert hosts == {urlsplit(tab.url).netloc}
         assert errors == []
         tab.close()
@@ -163,8 +163,9 @@ def test_all_by_keyboard(open_page: Callable[..., Any], page: Page) -> None:
 
 def test_no_screen_needs_no_scrolling_sideways(open_page: Callable[..., Any], page: Page) -> None:
     """U8: from a telephone to a wide screen, light and dark."""
-    for path, width in product(("", "#/models/good", "#/models/wrong"), (360, 768, 1280)):
-        tab = open_page(page.url + path, width=width)
+    views = ("", "#/models/good", "#/models/wrong")
+    for path, width, colors in product(views, (360, 768, 1280, 1920), ("light", "dark")):
+        tab = open_page(page.url + path, width=width, colors=colors)
         expect(tab.get_by_role("heading", level=2)).to_be_visible()
         expect(tab.locator("table").first).to_be_visible()
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
