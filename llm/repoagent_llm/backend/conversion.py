@@ -52,11 +52,9 @@ class Converter:
         Raises:
             RepoAgentError: a value makes no sense, in the executor's words.
         """
-        self._check(wanted)
+        prompt = self.prompt(wanted)
         end_id, endings = self._endings(wanted)
         top = _alternatives(wanted)
-        prompt = _truncated(self._prompt(wanted), wanted)
-        self.limits.check_tokens(prompt)
         alternatives = {} if top is None else {"return_log_probs": True}
         made = Request(
             prompt,
@@ -80,6 +78,17 @@ class Converter:
         if top is not None:
             vars(made)["top_log_probs"] = top
         return made
+
+    def prompt(self, wanted: RowParameters) -> list[int]:
+        """The tokens of the prompt.
+
+        Raises:
+            InvalidArgumentError: something of the row is beyond a limit, or makes no sense.
+        """
+        self._check(wanted)
+        prompt = _truncated(self._prompt(wanted), wanted)
+        self.limits.check_tokens(prompt)
+        return prompt
 
     def _prompt(self, wanted: RowParameters) -> list[int]:
         if "messages" in wanted:

@@ -174,17 +174,37 @@ class LlmModel(BackendModel):
     def _submit(self, request: InferRequest) -> None:
         rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
+        prompts = {row: self._only_prompt(wanted) for row, wanted in enumerate(rows) if wanted.get("max_tokens") == 0}
         generations = [
             generation
             for number, wanted in enumerate(rows)
+            if number not in prompts
             for generation in self._generations(request, wanted, reply, number)
         ]
-        reply.expect(len(generations))
+        reply.expect(len(generations) + len(prompts))
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
             raise InvalidArgumentError(
                 "several texts come as several responses, which are only supported in decoupled mode"
             )
-        self._dispatcher.submit(reply, generations)
+        for row, values in prompts.items():
+            reply.send(row, values, last=True)
+        if generations:
+            self._dispatcher.submit(reply, generations)
+
+    def _only_prompt(self, wanted: RowParameters) -> dict[str, Any]:
+        """What is known of a prompt before a token is generated; the executor has no part in it."""
+        tokens = self._converter.prompt(wanted)
+        form = self._form(wanted)
+        values: dict[str, Any] = {"text_output": [self._tokenizer.decode(tokens) if form.with_prompt else ""]}
+        if form.finish_reason:
+            values["finish_reason"] = ["length"]
+        if form.input_tokens:
+            values["num_input_tokens"] = [len(tokens)]
+        if form.output_tokens:
+            values["num_output_tokens"] = [0]
+        if wanted.get("return_prompt_token_ids", False):
+            values["prompt_token_ids"] = tokens
+        return values
 
     def _generations(
         self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int

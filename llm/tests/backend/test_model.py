@@ -54,6 +54,16 @@ def test_without_a_length_there_are_sixteen_tokens(asker: Asker) -> None:
     assert response.outputs["num_input_tokens"].array.tolist() == [3]  # he ll o
 
 
+def test_without_tokens_to_make_the_prompt_is_answered(asker: Asker, tokenizer: Tokenizer) -> None:
+    response = asker.ask("hello", max_tokens=0, return_prompt_token_ids=True, return_finish_reason=True).one()
+    assert response.outputs["prompt_token_ids"].array.tolist() == tokenizer.encode("hello")
+    assert response.outputs["text_output"].array.tolist() == [b"hello"]
+    assert response.outputs["finish_reason"].array.tolist() == [b"length"]
+    assert asker.ask("hello", max_tokens=0, exclude_input_in_output=True).texts() == [""]
+    with pytest.raises(InvalidArgumentError, match="max_seq_len"):
+        asker.ask("hello" * 10_000, max_tokens=0).one()
+
+
 @pytest.mark.slow
 def test_many_at_once_get_the_texts_that_each_gets_alone(asker: Asker, direct: Direct, tokenizer: Tokenizer) -> None:
     source = random.Random(5)

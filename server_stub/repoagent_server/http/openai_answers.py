@@ -1,7 +1,7 @@
 """Answers to OpenAI's API: what several requests to the core have brought, as one document or as events."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
@@ -128,6 +128,18 @@ class StreamGroup(Group):
     def _end(self, head: Response) -> None:
         head.tokens = self._answer.tokens
         self._exchange.end()
+
+
+class SingleGroup(Group):
+    """One response as what ``write`` makes of it."""
+
+    def __init__(self, write: Callable[[InferResponse], bytes], exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._write = write
+
+    def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
+        if final and self.served is not None:
+            self._respond(Response(200, self._write(self.served)))
 
 
 class VectorGroup(Group):

@@ -20,7 +20,15 @@ from repoagent_server.http.json_body import check_depth
 from repoagent_server.http.load_report import wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
-from repoagent_server.http.openai_answers import DocumentGroup, Group, Part, StreamGroup, VectorGroup, openai_error
+from repoagent_server.http.openai_answers import (
+    DocumentGroup,
+    Group,
+    Part,
+    SingleGroup,
+    StreamGroup,
+    VectorGroup,
+    openai_error,
+)
 from repoagent_server.http.router import Params, Route
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat
@@ -31,6 +39,7 @@ from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_answer import ResponseAnswer
 from repoagent_server.openai.response_request import read_response
 from repoagent_server.openai.tensors import asked_of, makes_text
+from repoagent_server.openai.tokenizing import TokenRequest, read_detokenize, read_tokenize
 from repoagent_server.openai.tools import Tools
 from repoagent_server.shared.core import Core
 
@@ -112,6 +121,8 @@ class OpenAiRoutes:
             asks("/v1/completions", deferred=self.completions),
             asks("/v1/responses", deferred=self.responses),
             asks("/v1/embeddings", deferred=self.embeddings),
+            asks("/tokenize", deferred=partial(self.tokens, read_tokenize)),
+            asks("/detokenize", deferred=partial(self.tokens, read_detokenize)),
             looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
             looks("/v1/models/(?P<model>.+)", answer=self.model, needs=for_model(Right.METADATA)),
             looks("/v1(?:/.*)?", answer=self.models, needs=listed(Right.METADATA), off=_UNKNOWN),
@@ -183,6 +194,19 @@ class OpenAiRoutes:
         def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
             asked, requests = found
             self._submit(VectorGroup(asked, exchange), requests, request, exchange)
+
+        self._read_and(read, submit, request, exchange)
+
+    def tokens(self, reader: Callable[[object], TokenRequest], request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /tokenize`` and ``/detokenize``."""
+
+        def read(document: object) -> tuple[TokenRequest, Asked]:
+            asked = reader(document)
+            return asked, asked.asked(self._metadata(asked.model, request))
+
+        def submit(found: tuple[TokenRequest, Asked]) -> None:
+            asked, to_model = found
+            self._submit(SingleGroup(asked.document, exchange), [to_model], request, exchange)
 
         self._read_and(read, submit, request, exchange)
 

@@ -51,7 +51,7 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
             f"model '{model}' does not generate text: it needs an output '{_TEXT}', and an input 'text_input' or "
             "'messages'"
         )
-    tensors = _Tensors(model, metadata)
+    tensors = ModelTensors(model, metadata)
     _put_prompt(tensors, ask)
     _put_sampling(tensors, ask)
     if ask.guide is not None:
@@ -70,7 +70,7 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
     return Asked(model, tensors.made)
 
 
-def _put_prompt(tensors: "_Tensors", ask: GenerationRequest) -> None:
+def _put_prompt(tensors: "ModelTensors", ask: GenerationRequest) -> None:
     if ask.messages is not None:
         tensors.need("messages", "messages", ask.messages)
         if ask.template_values is not None:
@@ -81,7 +81,7 @@ def _put_prompt(tensors: "_Tensors", ask: GenerationRequest) -> None:
         tensors.need("prompt", "text_input", ask.text or "")
 
 
-def _put_sampling(tensors: "_Tensors", ask: GenerationRequest) -> None:
+def _put_sampling(tensors: "ModelTensors", ask: GenerationRequest) -> None:
     values = dict(ask.sampling)
     if not tensors.has("max_tokens") and tensors.has(_SAMPLING):  # As models of vllm_backend.
         values |= {"max_tokens": limit} if (limit := ask.max_tokens or ask.usual_tokens) else {}
@@ -103,7 +103,7 @@ def _put_sampling(tensors: "_Tensors", ask: GenerationRequest) -> None:
             raise FieldError(name, f"cannot be honoured: model '{tensors.model}' has no input for it")
 
 
-class _Tensors:
+class ModelTensors:
     """Makes inputs in the type and shape that the model wants."""
 
     def __init__(self, model: str, metadata: Mapping[str, Any]) -> None:
