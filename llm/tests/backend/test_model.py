@@ -252,7 +252,7 @@ def test_only_wanted_outputs_are_sent(asker: Asker) -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"max_tokens": 0}, "Request.max_tokens must be >= 1, not 0"),
+        ({"max_tokens": -1}, "Request.max_tokens must be >= 1, not -1"),
         ({"temperature": -1.0}, "SamplingConfig.temperature must be >= 0, not -1"),
         ({"beam_width": 2}, "beam_width 2 is more than ExecutorConfig.max_beam_width"),
         ({"text_input": b"\xff"}, "input 'text_input' is not UTF-8"),
