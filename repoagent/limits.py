@@ -44,6 +44,9 @@ class Limits:
     build_seconds: int = _limit(
         3600, "How long the process of a converter may take for one result, in seconds; 0 for no limit.", least=0
     )
+    build_bytes: int = _limit(
+        8192 * _MIB, "The most memory, as address space, of a converter whose source is code, in bytes."
+    )
     instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
     sequence_slots: int = _limit(65536, "The most sequences at once of one version of a model, over all instances.")
     warmup_requests: int = _limit(10_000, "The most requests of one warm-up sample of a model.")

@@ -6,16 +6,19 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from repoagent.api.converters import ConversionPlan, ConversionSource, Converter, Product, recognized
+from repoagent.cli.flags import converter_flags, take_converter_settings
 from repoagent.cli.interrupt import StopSignals
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, RepoAgentError, error_of
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
+    from repoagent.loader.converting.environments import ConverterSettings
     from repoagent.loader.converting.registry import Converters
 
 
@@ -39,8 +42,14 @@ def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     callback=_pairs,
     help="A parameter of the converter; repeat for more.",
 )
+@converter_flags
 def convert(
-    file: Path, source_format: str | None, target_format: str, output: Path | None, parameters: dict[str, str]
+    file: Path,
+    source_format: str | None,
+    target_format: str,
+    output: Path | None,
+    parameters: dict[str, str],
+    **flags: Any,
 ) -> None:
     """Convert the model FILE, and print the configuration that serves the result.
 
@@ -62,7 +71,8 @@ def convert(
         raise InvalidArgumentError(f"--output: there is no directory {directory}; make it, or name another one")
     stop = StopSignals()
     try:
-        plan, product, written = _converted(converters, pair, file, directory, parameters, stop)
+        settings = take_converter_settings(flags)
+        plan, product, written = _converted(converters, pair, file, directory, parameters, settings, stop)
     except RepoAgentError:
         if stop.number:
             sys.exit(128 + stop.number)
@@ -93,15 +103,17 @@ def _converted(
     file: Path,
     directory: Path,
     parameters: dict[str, str],
+    given: "ConverterSettings",
     stop: StopSignals,
 ) -> tuple[ConversionPlan, Product, list[Path]]:
     from repoagent.loader.converting.build_process import build_in_child
+    from repoagent.loader.converting.environments import planned, runs_code
     from repoagent.loader.converting.messages import BuildOrder
-    from repoagent.loader.converting.registry import option_values
+    from repoagent.loader.converting.result_files import refuse_foreign
 
     converter: Converter = converters.get(pair)
     source = ConversionSource(file.absolute().parent, file.name, str(file))
-    plan = converter.plan(source, option_values(converter, parameters))
+    plan = planned(converter, pair, source, parameters, given)
     _refuse_existing(directory / plan.output)
     label = f"the converter from '{pair[0]}' to '{pair[1]}'"
     with (
@@ -109,11 +121,21 @@ def _converted(
         tempfile.TemporaryDirectory() as scratch,
     ):
         settings = dict(plan.settings)
-        order = BuildOrder(converters.target(pair), str(source.directory), os.path.abspath(target), settings, False)
+        order = BuildOrder(
+            converters.target(pair),
+            str(source.directory),
+            os.path.abspath(target),
+            settings,
+            confidential=False,
+            environment=given.environment(pair[0]),
+            jail_bytes=DEFAULT_LIMITS.build_bytes if runs_code(converter) else 0,
+        )
         try:
             product = build_in_child(order, Path(scratch), label, progress=_ignored, cancelled=stop.is_set)
         except RepoAgentError as error:
             raise error_of(error.code, f"{file}: {error.message}") from None
+        if runs_code(converter):
+            refuse_foreign(Path(target), plan.output, str(file))
         results = sorted(Path(target).iterdir())
         for path in results:
             _refuse_existing(directory / path.name)

@@ -14,6 +14,7 @@ from repoagent.limits import Limits
 
 if TYPE_CHECKING:
     from repoagent.loader.attesting import AttestSettings
+    from repoagent.loader.converting.environments import ConverterSettings
     from repoagent.loader.discovery import AgentRegistry
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -58,6 +59,31 @@ def take_attest_settings(values: dict[str, Any]) -> "AttestSettings | None":
 
     named = {"verifier": verifier} if verifier else {}
     return AttestSettings(key=key, directory=directory, required=required, plaintext=plaintext, **named)
+
+
+def converter_flags(command: _F) -> _F:
+    """Give ``command`` ``--converter-environment`` and ``--allow-code-conversion``."""
+    environment = click.option(
+        "--converter-environment",
+        multiple=True,
+        metavar="FROM=DIR",
+        help="The virtual environment in which models of the format FROM are converted; repeat for more.",
+    )
+    code = click.option(
+        "--allow-code-conversion", is_flag=True, help="Convert models that are code, such as pickles, in a jail."
+    )
+    return environment(code(command))
+
+
+def take_converter_settings(values: dict[str, Any]) -> "ConverterSettings":
+    """What these flags ask for; they are taken out of ``values``.
+
+    Raises:
+        InvalidArgumentError: an environment is none.
+    """
+    from repoagent.loader.converting.environments import ConverterSettings
+
+    return ConverterSettings.parse(values.pop("converter_environment"), values.pop("allow_code_conversion"))
 
 
 def merge_settings(settings: tuple[BackendSetting, ...]) -> dict[str, dict[str, str]]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from repoagent.cli.flags import agent_flags, limit_flags, take_attest_settings, take_limits
+from repoagent.cli.flags import (
+    agent_flags,
+    converter_flags,
+    limit_flags,
+    take_attest_settings,
+    take_converter_settings,
+    take_limits,
+)
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.progress import progress_line
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
@@ -84,7 +91,7 @@ _FLAGS: Final = (
 
 def loader_flags(command: _F) -> _F:
     """Give ``command`` the flags of a loader, which mean what they mean to ``repoagent serve``."""
-    command = limit_flags(command)
+    command = converter_flags(limit_flags(command))
     for flag in reversed(_FLAGS):
         command = flag(command)
     return agent_flags(command)
@@ -100,6 +107,7 @@ def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any
         "cache_quota_bytes": values.pop("cache_quota_bytes") or None,
         "config_variables": config_variables(values.pop("allow_config_variables")),
         "repository_timeout_seconds": values.pop("repository_timeout"),
+        "converters": take_converter_settings(values),
         "limits": take_limits(values),
         "audit": audit,
         "attest": take_attest_settings(values),

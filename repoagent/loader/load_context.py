@@ -19,6 +19,7 @@ from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.downloads import Downloads
 from repoagent.loader.load_directories import LoadDirectories
@@ -63,6 +64,7 @@ class Services:
     key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
     filesystems: Mapping[str, str] = field(default_factory=dict)
     converters: Converters = field(default_factory=lambda: Converters({}))
+    converter_settings: ConverterSettings = field(default_factory=ConverterSettings)
     limits: Limits = DEFAULT_LIMITS
     config_variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
@@ -139,9 +141,14 @@ class LoadContext:
         return ask is not None and ask()
 
     @property
-    def build_seconds(self) -> int:
-        """How long the process of a converter may take; 0 for no limit."""
-        return self.services.limits.build_seconds
+    def limits(self) -> Limits:
+        """What one load may take."""
+        return self.services.limits
+
+    @property
+    def converter_settings(self) -> ConverterSettings:
+        """What the operator gives to converters."""
+        return self.services.converter_settings
 
     @property
     def cache(self) -> CacheScope:

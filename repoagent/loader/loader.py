@@ -19,6 +19,7 @@ from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.load_directories import LoadDirectories
@@ -112,6 +113,7 @@ class Loader:
         converters: Mapping[tuple[str, str], str] | None = None,
         model_config_name: str | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
+        converter_settings: ConverterSettings | None = None,
         limits: Limits = DEFAULT_LIMITS,
         config_variables: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
@@ -126,6 +128,7 @@ class Loader:
             key_providers=builtin_providers() if key_providers is None else key_providers,
             filesystems=filesystems or {},
             converters=Converters(converters or {}),
+            converter_settings=converter_settings or ConverterSettings(),
             limits=limits,
             config_variables=config_variables or {},
             timeout=timeout,

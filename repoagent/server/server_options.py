@@ -10,6 +10,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.load_context import Progress
 from repoagent.server.enums import (
     InstanceGroupKind,
@@ -198,6 +199,8 @@ class Options:
     """The operator's policy file: what every model is held to, whatever its own configuration has."""
     allow_exec_keys: bool = field(default=False, kw_only=True)
     """Let ``exec:`` key references of models run programs as the server."""
+    converters: ConverterSettings = field(default_factory=ConverterSettings, kw_only=True)
+    """The environments of converters, and whether sources that are code may be opened."""
     limits: Limits = field(default=DEFAULT_LIMITS, kw_only=True)
     """What one model, file or request may take."""
     audit: Audit = field(default=NO_AUDIT, kw_only=True)
@@ -252,6 +255,7 @@ def core_options(options: Options) -> CoreOptions:
         allow_swap=options.allow_swap,
         agent_policy=_path(options.agent_policy),
         allow_exec_keys=options.allow_exec_keys,
+        converters=options.converters,
         limits=options.limits,
         model_namespacing=options.model_namespacing,
         on_demand=options.on_demand,

@@ -23,6 +23,7 @@ from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
@@ -115,6 +116,7 @@ class AgentHarness:
         memory: Path | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
         converters: Mapping[tuple[str, str], str] | None = None,
+        converter_settings: ConverterSettings | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """Make the places; nothing is loaded.
@@ -129,6 +131,7 @@ class AgentHarness:
                 /dev/shm, which is removed at the end.
             on_unload_request: Called when an agent asks for its model to be unloaded; see ``Loader``.
             converters: ``(from, to)`` -> ``"module:attribute"`` of converters beside the installed ones.
+            converter_settings: The environments of converters, and whether sources may be code.
             limits: What one load may take.
         """
         self.keys = keys if keys is not None else FakeKeys()
@@ -154,6 +157,7 @@ class AgentHarness:
                 key_providers=_providers(plugins, self.keys),
                 on_unload_request=on_unload_request,
                 converters=plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})}),
+                converter_settings=converter_settings,
                 limits=limits,
             )
             stack.callback(self.loader.close)

@@ -21,7 +21,6 @@ from repoagent.converters.option_values import choice, file_name
 from repoagent.converters.trees.ensemble import Ensemble, Link
 from repoagent.converters.trees.graph import NAMES, to_onnx
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
-from repoagent.installing import install_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +52,14 @@ class TreeConverter(ABC):
     title: ClassVar[str]
     library: ClassVar[str]
     """The package that the result is compared with, where it is installed."""
+    packages = ("onnx",)
+    extra = "trees"
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The names of that package: as such, and without what a GPU needs."""
+        return (self.library, f"{self.library}-cpu")
+
     in_child = True
     options: Mapping[str, ConverterOption] = {
         "names": ConverterOption("repoagent", f"what the tensors are called: those of {', '.join(NAMES)}"),
@@ -75,8 +82,6 @@ class TreeConverter(ABC):
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
-        if find_spec("onnx") is None:
-            raise UnsupportedError(f"{self.title} needs the package onnx; {install_hint('repoagent-core', 'trees')}")
         refuse_other_backend(source.config)
         if not (source.directory / source.name).is_file():
             raise InvalidArgumentError(f"{source.label}: no such file; the parameter 'input' names the model file")
@@ -92,13 +97,12 @@ class TreeConverter(ABC):
             "double": choice(options, "input_type", ("fp32", "fp64")) == "fp64",
             "all_trees": choice(options, "trees", _TREES) == "all",
         }
-        tools = {"onnx": version("onnx"), **self._library()}
-        return ConversionPlan((source.name,), output, settings, tools, "any", (source.name,))
+        return ConversionPlan((source.name,), output, settings, {}, "any", (source.name,))
 
     def _library(self) -> dict[str, str]:
-        """Name and version of the library, where it is installed: as such, or without what a GPU needs."""
+        """Name and version of the library, where it is installed."""
         if find_spec(self.library) is not None:
-            for name in (self.library, f"{self.library}-cpu"):
+            for name in self.libraries:
                 with suppress(PackageNotFoundError):
                     return {self.library: version(name)}
         return {}

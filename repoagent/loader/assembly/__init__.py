@@ -11,6 +11,7 @@ from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 from repoagent.loader.attesting import AttestSettings, open_attesting
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
@@ -53,6 +54,8 @@ class LoaderOptions:
     """How long a remote repository has to answer a question, and for how long a download may be silent."""
     exit_timeout_seconds: float = 30
     """How long the end waits for running requests and for agents."""
+    converters: ConverterSettings = field(default_factory=ConverterSettings)
+    """The environments of converters, and whether sources that are code may be opened."""
     limits: Limits = DEFAULT_LIMITS
     """What one model, file or request may take."""
     audit: Audit = NO_AUDIT
@@ -100,6 +103,7 @@ def open_loader(
         converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
         model_config_name=options.model_config_name,
         on_unload_request=on_unload_request,
+        converter_settings=options.converters,
         limits=options.limits,
         config_variables=options.config_variables,
         timeout=options.repository_timeout_seconds,

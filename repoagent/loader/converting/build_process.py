@@ -1,6 +1,7 @@
 """Running a converter in a process of its own: progress out of it, an end to it, and what it died of."""
 
 import contextlib
+import importlib.util
 import logging
 import math
 import os
@@ -17,7 +18,7 @@ from repoagent.api.converters import Product, Progressing
 from repoagent.errors import CancelledError, InternalError, UnsupportedError
 from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
-from repoagent.storage.secrets.programs import child_environment
+from repoagent.storage.secrets.programs import child_environment, without_secrets
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -26,6 +27,8 @@ _CHUNK: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 14
 _TAIL_LINES: Final = 10
 _TAIL_CHARACTERS: Final = 2000
+_KEPT: Final = ("LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TZ")
+_THREADS: Final = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def build_in_child(
@@ -78,12 +81,8 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
         raise UnsupportedError(f"{label} needs a Python interpreter for its process, and sys.executable names none")
     file = scratch / "order.json"
     file.write_text(order.to_json(), encoding="utf-8")
-    # The same modules are found, in the same order; a converter's package need not be installed.
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-    # Libraries keep caches and databases in the home directory: those of a build go with it.
-    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(scratch))
-    environment = child_environment({**places, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
-    command = [sys.executable, "-P", "-m", "repoagent.loader.converting.child", str(write_end), str(os.getpid())]
+    python = f"{order.environment}/bin/python" if order.environment else sys.executable
+    command = [python, "-P", "-m", "repoagent.loader.converting.child", str(write_end), str(os.getpid())]
     try:
         with file.open("rb") as ordered:
             return subprocess.Popen(  # noqa: S603 - no shell is involved
@@ -93,11 +92,41 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
                 stderr=subprocess.STDOUT,
                 pass_fds=(write_end,),
                 cwd=scratch,
-                env=environment,
+                env=_environment(order, scratch),
                 start_new_session=True,
             )
     except OSError as error:
         raise InternalError(f"{label} cannot be started: {error.strerror or error}") from error
+
+
+def _environment(order: BuildOrder, scratch: Path) -> dict[str, str]:
+    if order.environment:
+        path = str(_linked_modules(order.converter, scratch))
+    else:
+        # The same modules are found, in the same order; a converter's package need not be installed.
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    # Libraries keep caches and databases in the home directory: those of a build go with it.
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(scratch))
+    added = {**places, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    if not order.jail_bytes:
+        return child_environment(added)
+    # Foreign code finds nothing of the server's environment, and libraries start no thread before the jail.
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return without_secrets(kept) | added | dict.fromkeys(_THREADS, "1")
+
+
+def _linked_modules(converter: str, scratch: Path) -> Path:
+    """A directory with only this package, and the one that the converter is in: the rest is the environment's."""
+    links = scratch / "modules"
+    links.mkdir()
+    for name in {"repoagent", converter.partition(":")[0].partition(".")[0]}:
+        found = importlib.util.find_spec(name)
+        places = [*(found.submodule_search_locations or [found.origin or ""])] if found is not None else [""]
+        if not places[0]:
+            raise InternalError(f"the module {name} of the converter is not in a file")
+        place = Path(places[0])
+        (links / place.name).symlink_to(place)
+    return links
 
 
 def took_too_long(label: str, seconds: int) -> InternalError:

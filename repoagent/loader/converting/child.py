@@ -12,10 +12,12 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from repoagent.api.converters import ConversionJob
+from repoagent.api.converters import ConversionJob, Converter
+from repoagent.beneath.jail import apply
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.loader.converting.messages import BuildOrder, error_line, product_line, progress_line
 from repoagent.loader.converting.registry import resolve
@@ -25,6 +27,9 @@ _PR_SET_DUMPABLE: Final = 4
 _PROGRESS_SECONDS: Final = 0.05
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _FIRST_TO_GO: Final = "1000"
+_SYSTEM: Final = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/proc/cpuinfo")
+"""What libraries read in a jail, beside their own directories."""
+_LARGEST_FILE: Final = 2 << 30
 
 
 class _Events:
@@ -55,7 +60,10 @@ def main(events_fd: int, parent: int) -> None:
     events = _Events(events_fd)
     try:
         job = ConversionJob(Path(order.source), Path(order.target), order.settings, events.progress)
-        product = resolve(order.converter).build(job)
+        converter = resolve(order.converter)
+        if order.jail_bytes:
+            _enter_jail(converter, order)
+        product = converter.build(job)
         line = product_line(product)
     except RepoAgentError as error:
         line = error_line(error.code, error.message, "")
@@ -90,6 +98,21 @@ def _protect(order: BuildOrder) -> None:
         _OOM_SCORE.write_text(_FIRST_TO_GO)
     except OSError:
         logging.getLogger(__name__).debug("the kernel does not take a score", exc_info=True)
+
+
+def _enter_jail(converter: Converter, order: BuildOrder) -> None:
+    """From here on this process may be the source's: nothing that it imports later can be changed by it."""
+    prepare: Callable[[], None] = getattr(converter, "prepare", lambda: None)
+    prepare()
+    files = [found.__file__ for found in (sys.modules["repoagent"], sys.modules[type(converter).__module__])]
+    packages = [Path(file).resolve().parent for file in files if file]
+    code = [*map(Path, sys.path), *packages, Path(sys.prefix), Path(sys.base_prefix)]
+    apply(
+        [*code, *map(Path, _SYSTEM), Path(order.source)],
+        [Path(order.target), Path.cwd()],
+        memory_bytes=order.jail_bytes,
+        file_bytes=_LARGEST_FILE,
+    )
 
 
 if __name__ == "__main__":

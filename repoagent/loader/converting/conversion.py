@@ -30,11 +30,13 @@ from repoagent.errors import (
     UnsupportedError,
     error_of,
 )
+from repoagent.limits import Limits
 from repoagent.loader.converting.build_process import build_in_child, took_too_long
+from repoagent.loader.converting.environments import ConverterSettings, planned, runs_code
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
-from repoagent.loader.converting.registry import Converters, option_values
-from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_special
+from repoagent.loader.converting.registry import Converters
+from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_foreign, refuse_special
 
 _LAYOUT: Final = 1
 """Another one when what lies in the cache beside a result changes, so that an older one is not read."""
@@ -79,8 +81,10 @@ class Place(Protocol):
         """Whether plaintext of this load stays in memory."""
 
     @property
-    def build_seconds(self) -> int:
-        """How long a converter's process may take; 0 for no limit."""
+    def limits(self) -> Limits: ...
+
+    @property
+    def converter_settings(self) -> ConverterSettings: ...
 
     @property
     def cache(self) -> Cache:
@@ -196,7 +200,7 @@ class LoadConversion:
         return {name: digests["sha256"] for name, digests in found.items()}, read
 
     def _made_plan(self, options: Mapping[str, str]) -> ConversionPlan:
-        plan = self._converter.plan(self._source, option_values(self._converter, options))
+        plan = planned(self._converter, self._pair, self._source, options, self._load.converter_settings)
         if not isinstance(plan, ConversionPlan):
             raise InternalError(f"{self._label}: 'plan' returned a {type(plan).__name__}, not a ConversionPlan")
         return plan
@@ -268,16 +272,22 @@ class LoadConversion:
         def proceed() -> None:
             if self._is_cancelled():
                 raise CancelledError("the conversion was given up: the load was cancelled")
-            if self._converter.in_child and 0 < self._load.build_seconds < time.monotonic() - begun:
-                raise took_too_long(self._label, self._load.build_seconds)
+            seconds = self._load.limits.build_seconds
+            if self._converter.in_child and 0 < seconds < time.monotonic() - begun:
+                raise took_too_long(self._label, seconds)
 
         try:
-            self._product = self._build_in_child(directory) if self._converter.in_child else self._build_here(directory)
+            if self._converter.in_child or runs_code(self._converter):
+                self._product = self._build_in_child(directory)
+            else:
+                self._product = self._build_here(directory)
         except CancelledError:
             raise
         except RepoAgentError as error:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
+        if runs_code(self._converter):
+            refuse_foreign(directory, self._plan.output, self._source.label)
         made_by, plan, product = self._converter.version, self._plan, self._product
         self._made = write_statement(directory, self._pair, made_by, plan, digests, product, started, proceed)
 
@@ -292,6 +302,8 @@ class LoadConversion:
             str(directory),
             dict(self._plan.settings),
             self._load.confidential,
+            self._load.converter_settings.environment(self._pair[0]),
+            self._load.limits.build_bytes if runs_code(self._converter) else 0,
         )
         scratch = self._load.new_directory("building")
         try:
@@ -301,7 +313,7 @@ class LoadConversion:
                 self._label,
                 progress=self._progress,
                 cancelled=self._is_cancelled,
-                seconds=self._load.build_seconds,
+                seconds=self._load.limits.build_seconds,
             )
         finally:
             self._load.remove_directory(scratch)

@@ -27,6 +27,10 @@ class BuildOrder:
     target: str
     settings: Mapping[str, Any]
     confidential: bool
+    environment: str = ""
+    """The virtual environment that the process runs in; empty for that of this process."""
+    jail_bytes: int = 0
+    """How much memory the process may take in a :mod:`~repoagent.beneath.jail`; 0 for no jail."""
 
     def to_json(self) -> str:
         """As text for :meth:`from_json`."""

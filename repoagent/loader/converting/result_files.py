@@ -6,8 +6,13 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.onnx_files.external_files import external_files
+from repoagent.onnx_files.graph import read_graph
+
+_DOMAINS: Final = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
 
 def refuse_special(directory: Path) -> None:
@@ -25,6 +30,25 @@ def refuse_special(directory: Path) -> None:
         plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         if not (plain or stat.S_ISDIR(status.st_mode)):
             raise UnsafePathError(f"the converter made {name}, which is a link or a special file")
+
+
+def refuse_foreign(directory: Path, output: str, label: str) -> None:
+    """Raise if what foreign code has made is more than one file, or names code or files outside of itself.
+
+    Raises:
+        UnsafePathError: so it does; ``label`` states what was converted.
+    """
+    names = sorted(path.relative_to(directory).as_posix() for path, _ in _entries(directory))
+    if names != [output]:
+        raise UnsafePathError(f"{label}: the conversion made {', '.join(names) or 'nothing'}, but not {output} alone")
+    if not output.endswith(".onnx"):
+        return
+    path = directory / output
+    if locations := external_files(path, output):
+        raise UnsafePathError(f"{label}: the result names other files: {min(locations)!a}")
+    graph = read_graph(path.read_bytes())
+    if foreign := {node.domain for node in graph.nodes} - _DOMAINS:
+        raise UnsafePathError(f"{label}: the result has operators of others: {min(foreign)!a}")
 
 
 def _entries(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -133,6 +133,12 @@ class ServeOptions:
     )
     allow_core_dumps: bool = setting(False, "Allow core dumps of a server that holds confidential plaintext.")
     allow_exec_keys: bool = setting(False, "Allow key references of models that run programs (exec:COMMAND).")
+    converter_environment: tuple[str, ...] = setting(
+        (),
+        "The virtual environment in which models of the format FROM are converted; repeat for more.",
+        metavar="FROM=DIR",
+    )
+    allow_code_conversion: bool = setting(False, "Convert models that are code, such as pickles, in a jail.")
     backend_config: dict[str, dict[str, str]] = field(default_factory=dict)
     cache_config: dict[str, dict[str, str]] = field(default_factory=dict)
     trace: TraceSettings = field(default_factory=TraceSettings)

@@ -20,6 +20,7 @@ from repoagent.audit.log import AuditLog
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.pbtxt import config_variables
 from repoagent.errors import RepoAgentError
+from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked
 from repoagent.server.exposition.agents import AuditMetrics, WorkspaceMetrics
@@ -182,6 +183,7 @@ def core_options(
         allow_core_dumps=options.allow_core_dumps,
         confidential_directory=options.confidential_directory,
         allow_exec_keys=options.allow_exec_keys,
+        converters=ConverterSettings.parse(options.converter_environment, options.allow_code_conversion),
         on_demand=options.model_load_on_demand,
         memory_budget_bytes=options.model_memory_budget_bytes or None,
         model_config_name=options.model_config_name,

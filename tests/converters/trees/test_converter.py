@@ -14,6 +14,7 @@ from repoagent.config import read_text
 from repoagent.converters.trees import converter as module
 from repoagent.converters.trees.xgboost import XgboostConverter
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.loader.converting import environments
 
 from .conftest import STORE, Build, Recorded
 
@@ -134,9 +135,13 @@ def test_what_cannot_be_a_model_is_refused_before_anything_is_built(
     monkeypatch.setattr(module, "_LARGEST_FILE", 100)
     with pytest.raises(UnsupportedError, match="has more than 100 bytes"):
         plan(path)
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match=r"needs the package onnx; from a checkout: pip install '\.\[trees\]'"):
-        plan(path)
+
+
+def test_a_missing_package_is_named_with_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_versions", lambda names: {})
+    source = ConversionSource(tmp_path, "model.ubj", "1/model.ubj")
+    with pytest.raises(UnsupportedError, match=r"needs onnx; from a checkout: pip install '\.\[trees\]'"):
+        environments.planned(XgboostConverter(), ("xgboost", "onnx"), source, {}, environments.ConverterSettings())
 
 
 def test_a_refusal_states_whether_the_file_is_damaged_or_cannot_be_expressed(build: Build) -> None:
@@ -186,7 +191,7 @@ def test_the_result_is_compared_where_the_library_is_installed(
     install(tmp_path, monkeypatch, first.content, 0)
     again = build(BINARY.converter, BINARY.content)
     assert again.product.notes[-1].startswith("compared with xgboost 9.9: 256 rows, largest difference ")
-    assert again.plan.tools["xgboost"] == "9.9"
+    assert "9.9" in environments._versions(BINARY.converter.libraries).values()
     install(tmp_path, monkeypatch, first.content, 0.01)
     text = "the converted model answers differently from xgboost 9.9: by up to 0.01 in 256 rows"
     with pytest.raises(InternalError, match=text):

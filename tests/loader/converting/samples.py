@@ -1,8 +1,10 @@
 """Converters for tests: small ones that work, and ones that go wrong in every way."""
 
 import ctypes
+import importlib.util
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repoagent.api import (
     ConversionJob,
@@ -19,10 +21,12 @@ from repoagent.api import (
     ConversionSource,
     ConverterOption,
     InvalidArgumentError,
-    ModelConfig,
     Product,
     UnavailableError,
 )
+
+if TYPE_CHECKING:
+    from repoagent.api import ModelConfig
 
 HERE = __name__
 
@@ -62,7 +66,7 @@ class Upper:
         job.progress(4, 4, "shouting")
         return Product({"letters": 26}, ("all capitals",))
 
-    def configure(self, config: ModelConfig, plan: ConversionPlan, product: Product) -> None:
+    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         config.backend = "shouting"
         config.default_model_filename = plan.output
 
@@ -230,6 +234,35 @@ class Unfit(Upper):
         return ConversionPlan((source.name,), "model.upper", {"what": object()})
 
 
+class Pickled(Upper):
+    """Opens a pickle, and writes down what came out of it."""
+
+    runs_code = True
+
+    def build(self, job: ConversionJob) -> Product:
+        opened = pickle.loads((job.source / job.settings["input"]).read_bytes())
+        (job.target / "model.upper").write_text(str(opened))
+        return Product({"letters": 26}, ("opened",))
+
+
+class Unjailed(Pickled):
+    """The same without a jail: what a pickle can do then."""
+
+    runs_code = False
+
+
+class Foreign(Upper):
+    """Reports what it sees of the world; it needs a package."""
+
+    packages = ("shouter",)
+    libraries = ("whisperer",)
+
+    def build(self, job: ConversionJob) -> Product:
+        seen = {"prefix": sys.prefix, "path": sys.path, "numpy": importlib.util.find_spec("numpy") is not None}
+        (job.target / "model.upper").write_text(json.dumps(seen))
+        return Product()
+
+
 class Half:
     """Not a converter."""
 
@@ -248,6 +281,9 @@ CONVERTERS = {
         "outside": "Outside",
         "unfit": "Unfit",
         "half": "Half",
+        "pickled": "Pickled",
+        "unjailed": "Unjailed",
+        "foreign": "Foreign",
         "missing": "Missing",
     }.items()
 }

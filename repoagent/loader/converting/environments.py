@@ -1,0 +1,111 @@
+"""What the operator gives to converters: environments of Python packages, and the permission to open foreign code."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+
+from repoagent.api.converters import ConversionPlan, ConversionSource, Converter
+from repoagent.beneath import jail
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.installing import install_hint
+from repoagent.loader.converting.registry import option_values
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterSettings:
+    """The flags ``--converter-environment`` and ``--allow-code-conversion``."""
+
+    environments: Mapping[str, Path] = field(default_factory=dict)
+    """The format that is converted -> the virtual environment that its converters run in."""
+    allow_code: bool = False
+    """Let sources that are code be opened, in a jail."""
+
+    @classmethod
+    def parse(cls, environments: Iterable[str], allow_code: bool) -> "ConverterSettings":
+        """From the values ``FROM=DIR`` of the flag.
+
+        Raises:
+            InvalidArgumentError: one is something else, or names no virtual environment.
+        """
+        found: dict[str, Path] = {}
+        for text in environments:
+            source, separator, directory = text.partition("=")
+            if not (source and separator and directory) or source in found:
+                raise InvalidArgumentError(f"--converter-environment: '{text}' is not FROM=DIR, or FROM is there twice")
+            path = Path(directory).absolute()
+            if not (path / "bin" / "python").is_file():
+                raise InvalidArgumentError(
+                    f"--converter-environment: {path} is not a virtual environment: no bin/python"
+                )
+            found[source] = path
+        return cls(found, allow_code)
+
+    def environment(self, source_format: str) -> str:
+        """The directory of its environment; empty for the interpreter of this process."""
+        return str(self.environments.get(source_format, ""))
+
+
+def runs_code(converter: Converter) -> bool:
+    """Whether opening a source of this converter runs what is in it."""
+    return bool(getattr(converter, "runs_code", False))
+
+
+def planned(
+    converter: Converter,
+    pair: tuple[str, str],
+    source: ConversionSource,
+    options: Mapping[str, str],
+    settings: ConverterSettings,
+) -> ConversionPlan:
+    """The plan of a conversion, with the versions of the packages that it is made with, where its process runs.
+
+    Raises:
+        UnsupportedError: the source is code, and may not be opened; or a package is missing.
+        RepoAgentError: the converter refuses the source.
+    """
+    if runs_code(converter):
+        if not settings.allow_code:
+            raise UnsupportedError(
+                f"{source.label}: models of '{pair[0]}' run code when they are opened, which the operator allows with "
+                "--allow-code-conversion"
+            )
+        if problem := jail.problem():
+            raise UnsupportedError(f"{source.label}: runs code when it is opened, and needs a jail: {problem}")
+    environment = settings.environments.get(pair[0])
+    needed: tuple[str, ...] = getattr(converter, "packages", ())
+    used: tuple[str, ...] = (*needed, *getattr(converter, "libraries", ()))
+    tools = _versions(used) if environment is None else _versions_in(environment, used)
+    if missing := [name for name in needed if name not in tools]:
+        raise UnsupportedError(f"{source.label}: {_remedy(converter, pair[0], missing, environment)}")
+    plan = converter.plan(source, option_values(converter, options))
+    return replace(plan, tools={**plan.tools, **tools}) if isinstance(plan, ConversionPlan) and tools else plan
+
+
+def _remedy(converter: Converter, source: str, missing: list[str], environment: Path | None) -> str:
+    names = " ".join(missing)
+    text = f"the conversion from '{source}' needs {', '.join(missing)}"
+    if environment is not None:
+        return f"{text}; {environment}/bin/pip install {names}"
+    if extra := getattr(converter, "extra", ""):
+        return f"{text}; {install_hint('repoagent-core', extra)}"
+    return f"{text}; install them in an environment of their own, and name it: --converter-environment {source}=DIR"
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _versions_in(environment: Path, names: Iterable[str]) -> dict[str, str]:
+    """Versions, and a digest of all that is installed there; read without running anything of it."""
+    places = sorted(str(path) for path in environment.glob("lib/python3*/site-packages"))
+    installed = {one.metadata["Name"].lower().replace("_", "-"): one.version for one in distributions(path=places)}
+    state = "\n".join([*places, *(f"{name}=={one}" for name, one in sorted(installed.items()))])
+    digest = hashlib.sha256(state.encode()).hexdigest()[:16]
+    return {name: installed[name] for name in names if name in installed} | {"environment": digest}

@@ -1,0 +1,229 @@
+"""Environments of converters, and sources that are code: twenty hostile pickles, with and without the jail."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.beneath import jail
+from repoagent.errors import InvalidArgumentError
+from repoagent.loader.converting.environments import ConverterSettings
+from repoagent.testing import AgentHarness
+from tests.loader.converting.conftest import Converting
+from tests.loader.converting.samples import CONVERTERS
+
+pytestmark = pytest.mark.slow
+needs_jail = pytest.mark.skipif(bool(jail.problem()), reason=f"no jail here: {jail.problem()}")
+
+BEFORE = """
+import ctypes, fcntl, os, resource, signal, socket, subprocess, sys
+from pathlib import Path
+outside = Path({outside!r})
+secret = outside / "secret"
+parent = int(Path("/proc/self/stat").read_text().split()[3]) if os.access("/proc/self/stat", os.R_OK) else os.getppid()
+libc = ctypes.CDLL(None, use_errno=True)
+X86 = os.uname().machine == "x86_64"
+def call(*arguments):
+    if libc.syscall(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+"""
+HOSTILE = {
+    "reads a password file": "Path('/etc/passwd').read_text()",
+    "reads another model": "secret.read_text()",
+    "reads the server's environment": "Path(f'/proc/{parent}/environ').read_bytes()",
+    "has the server's variables": "os.environ['OF_THE_SERVER']",
+    "writes a file": "(outside / 'new').write_text('x')",
+    "changes another model": "secret.write_text('x')",
+    "removes another model": "secret.unlink()",
+    "cuts another model off": "call(X86 and 76 or 45, bytes(secret), ctypes.c_long(1))",
+    "changes rights": "secret.chmod(0o777)",
+    "changes times": "os.utime(secret, (1, 1))",
+    "plants code for the next start": "Path({code!r}, 'planted.py').write_text('x')",
+    "runs a shell": "subprocess.run(['/bin/sh', '-c', f'echo x > {outside}/new'], check=True)",
+    "runs a shell by system": "os.system(f'echo x > {outside}/new') and os.abort()",
+    "leaves a process behind": "os.fork() or (os.setsid(), os._exit(0))",
+    "calls home": "socket.create_connection(('127.0.0.1', {port})).close()",
+    "calls home by UDP": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
+    "signals the server": "os.kill(parent, signal.SIGUSR2)",
+    "has the kernel signal the server": "fcntl.fcntl(1, 8, parent)",
+    "opens the server's memory": "open(f'/proc/{parent}/mem', 'r+b').close()",
+    "reads the server's memory": "call(X86 and 310 or 270, parent, (ctypes.c_ulong * 2)(0, 0), 1, 0, 0, 0)",
+    "shares memory with others": "call(X86 and 29 or 194, 0, ctypes.c_size_t(4096), 0o1600)",
+    "takes all memory": "bytearray(9 << 30)[0]",
+    "fills the disk": "os.ftruncate(os.open('big', os.O_CREAT | os.O_RDWR), 3 << 30)",
+    "leaves a pipe": "os.mkfifo('pipe')",
+    "raises its limits": "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 90))",
+}
+
+
+class Hostile:
+    """Runs a text of Python when it is opened."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __reduce__(self) -> Any:
+        return eval, (f"(lambda space: (exec({self.code!r}, space), 'it did')[1])({{}})",)
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (outside / "secret").chmod(0o644)
+    return outside
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def converting(directory: Path, settings: ConverterSettings) -> Iterator[Converting]:
+    with AgentHarness(directory / "harness", converters=CONVERTERS, converter_settings=settings) as harness:
+        yield Converting(directory, harness)
+
+
+@pytest.fixture
+def allowed(tmp_path: Path) -> Iterator[Converting]:
+    yield from converting(tmp_path, ConverterSettings(allow_code=True))
+
+
+def open_pickle(allowed: Converting, to: str, code: str) -> Any:
+    root = allowed.prepare(to)
+    (root / "1" / "model.txt").write_bytes(pickle.dumps(Hostile(code)))
+    return allowed.harness.run(root)
+
+
+def state(outside: Path) -> list[Any]:
+    return [(path.name, path.stat().st_mode, path.stat().st_mtime, path.read_bytes()) for path in outside.iterdir()]
+
+
+@needs_jail
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail(
+    name: str, allowed: Converting, outside: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_SERVER", "secret")
+    code_place = outside.parent / "code"
+    code_place.mkdir()
+    monkeypatch.syspath_prepend(str(code_place))
+    signals: list[int] = []
+    former = signal.signal(signal.SIGUSR2, lambda number, _: signals.append(number))
+    attack = HOSTILE[name].replace("{port}", str(port)).replace("{code!r}", repr(str(code_place)))
+    attack = re.sub(r"\{(outside|parent)\}", r"{\1}", attack)
+    code = BEFORE.format(outside=str(outside)) + attack
+    before = state(outside)
+    try:
+        jailed = open_pickle(allowed, "pickled", code)
+        assert jailed.error is not None
+        assert state(outside) == before
+        assert not list(code_place.iterdir())
+        assert not signals
+        assert jailed.left == ()
+        free = open_pickle(allowed, "unjailed", code)
+        assert free.error is None
+        assert free.files["1/model.upper"] == b"it did"
+    finally:
+        signal.signal(signal.SIGUSR2, former)
+
+
+@needs_jail
+def test_a_harmless_pickle_is_opened(allowed: Converting) -> None:
+    root = allowed.prepare("pickled")
+    (root / "1" / "model.txt").write_bytes(pickle.dumps({"weights": [1, 2]}))
+    assert allowed.harness.run(root).files["1/model.upper"] == b"{'weights': [1, 2]}"
+
+
+@needs_jail
+def test_more_files_than_the_result_are_refused(allowed: Converting) -> None:
+    outcome = open_pickle(
+        allowed, "pickled", "import sys; open(sys._getframe(4).f_locals['job'].target / 'more', 'w').close()"
+    )
+    assert "made model.upper, more, but not model.upper alone" in str(outcome.error)
+
+
+def test_a_source_that_is_code_needs_the_operators_permission(converting: Converting) -> None:
+    error = str(converting.run("pickled").error)
+    assert "models of 'text' run code when they are opened" in error
+    assert "--allow-code-conversion" in error
+
+
+def test_a_kernel_without_a_jail_refuses_such_a_source(allowed: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jail, "landlock_version", lambda: 0)
+    assert "needs a jail: the kernel has no Landlock" in str(allowed.run("pickled").error)
+    assert allowed.run("upper").error is None
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    directory = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    install(directory, "shouter", "1.5")
+    return directory
+
+
+def install(environment: Path, name: str, version: str) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    for old in site.glob(f"{name}-*.dist-info"):
+        (old / "METADATA").unlink()
+        old.rmdir()
+    (site / f"{name}-{version}.dist-info").mkdir()
+    (site / f"{name}-{version}.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+
+
+def test_a_converter_runs_in_the_environment_that_the_operator_names(environment: Path, tmp_path: Path) -> None:
+    settings = ConverterSettings.parse([f"text={environment}"], False)
+    for one in converting(tmp_path, settings):
+        outcome = one.run("foreign")
+        seen = json.loads(outcome.files["1/model.upper"])
+        assert seen["prefix"] == str(environment)
+        assert not seen["numpy"], "it sees packages of the server"
+        assert not [path for path in seen["path"] if path in sys.path and "site-packages" in path]
+        assert "shouter 1.5" in " ".join(outcome.report.lines())
+
+
+def test_another_version_in_the_environment_builds_again(environment: Path, tmp_path: Path) -> None:
+    settings = ConverterSettings.parse([f"text={environment}"], False)
+    for one in converting(tmp_path, settings):
+        one.run("foreign")
+        one.run("foreign")
+        install(environment, "shouter", "1.6")
+        one.run("foreign")
+        install(environment, "anything", "1.0")
+        one.run("foreign")
+        assert [result.built for result in one.results] == [True, False, True, True]
+
+
+def test_a_package_that_the_environment_lacks_is_named_with_what_to_do(
+    environment: Path, tmp_path: Path, converting: Converting
+) -> None:
+    assert (
+        "the conversion from 'text' needs shouter; install them in an environment of their own, "
+        "and name it: --converter-environment text=DIR"
+    ) in str(converting.run("foreign").error)
+    install(environment, "shouter", "2")
+    os.rename(next(environment.glob("lib/*/site-packages/shouter-2.dist-info")), tmp_path / "gone")
+    settings = ConverterSettings.parse([f"text={environment}"], False)
+    with AgentHarness(tmp_path / "other", converters=CONVERTERS, converter_settings=settings) as harness:
+        error = str(Converting(tmp_path, harness).run("foreign").error)
+    assert f"needs shouter; {environment}/bin/pip install shouter" in error
+
+
+@pytest.mark.parametrize("text", ["sklearn", "=x", "sklearn=", "sklearn=/nowhere"])
+def test_what_is_no_environment_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="--converter-environment"):
+        ConverterSettings.parse([text], False)
