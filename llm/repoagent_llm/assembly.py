@@ -24,6 +24,7 @@ from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
+from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.turns import Seat, Turns
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
@@ -229,7 +230,8 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
     budget: Budget = BlockBudget(blocks) if paged is None else PageBudget(paged)
     cache = SequenceCache(runner, pool)
     limits = _limits(info, config, paged)
-    scheduler = Scheduler(limits, budget, cache)
+    cost = StepCost()
+    scheduler = Scheduler(limits, budget, cache, cost)
     stats = StatsKeeper(
         config.iter_stats_max_iterations,
         config.request_stats_max_iterations,
@@ -259,7 +261,8 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
         inbox,
         board,
         debug,
-        Drafting(runner, _draft_model(info, config, draft_runner)),
+        Drafting(runner, _draft_model(info, config, draft_runner), cost),
+        cost,
         _seat(info, config),
     )
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
@@ -312,6 +315,7 @@ def _limits(info: RunnerInfo, config: ExecutorConfig, paged: PagedRunner | None)
         max_tokens_contended=min(most, max(generating, _TOKENS_CONTENDED)),
         beginners_wait=config.max_num_tokens is None and getattr(config, "max_num_tokens_generating", None) is None,
         shares=paged is not None,
+        gap_seconds=_gap_seconds(config),
         # A piece is read with the window before it; the window may begin, and the piece end, within a block.
         most_blocks=None if whole or not window else blocks_for(window + most) + 1,
     )
@@ -324,6 +328,14 @@ def _tokens_generating(config: ExecutorConfig) -> int:
         return config.max_num_tokens or _TOKENS_GENERATING
     if type(wanted) is not int or wanted < 1:
         raise CheckError(f"ExecutorConfig.max_num_tokens_generating must be an integer > 0, not {wanted!r}")
+    return wanted
+
+
+def _gap_seconds(config: ExecutorConfig) -> float | None:
+    """``config.token_gap_seconds`` where it was set."""
+    wanted = getattr(config, "token_gap_seconds", None)
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0):
+        raise CheckError(f"ExecutorConfig.token_gap_seconds must be a number > 0, not {wanted!r}")
     return wanted
 
 

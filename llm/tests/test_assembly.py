@@ -107,3 +107,20 @@ def test_a_wrong_number_of_tokens_is_refused(start: Start, wrong: object) -> Non
     config.max_num_tokens_generating = wrong
     with pytest.raises(RepoAgentError, match="max_num_tokens_generating must be an integer > 0"):
         start(config)
+
+
+def test_an_aim_for_the_gap_between_tokens_stands_in_for_a_number(start: Start) -> None:
+    config = ExecutorConfig(enable_chunked_context=True, max_num_tokens=200)
+    config.token_gap_seconds = 1e-9  # no step is as short
+    assert _iterations(start(config), [2, 40])[:3] == [(42, 0), (0, 2), (0, 2)]
+    assert _iterations(start(config), [2, 240])[:3] == [(200, 0), (16, 1), (16, 1)]
+    config.token_gap_seconds = 1e9
+    assert _iterations(start(config), [2, 240])[1] == (42, 1)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, "1", True])
+def test_a_wrong_gap_is_refused(start: Start, wrong: object) -> None:
+    config = ExecutorConfig()
+    config.token_gap_seconds = wrong
+    with pytest.raises(RepoAgentError, match="token_gap_seconds must be a number > 0"):
+        start(config)

@@ -16,8 +16,10 @@ from repoagent_llm import (
     Result,
     SamplingConfig,
 )
+from repoagent_llm.runner.paged import PackedStep, PagedRunner
 from repoagent_llm.runner.protocol import Segment
 
+from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner, hashed_logits, table_logits
 
 LIMIT = timedelta(seconds=120)
@@ -28,6 +30,26 @@ ROUND = {1: 2, 2: 3, 3: 4, 4: 5, 5: 1}
 
 def _config(sizes: LookaheadDecodingConfig | None = SIZES, **options: Any) -> ExecutorConfig:
     return ExecutorConfig(decoding_config=DecodingConfig(lookahead_decoding_config=sizes), **options)
+
+
+def test_on_pages_one_run_verifies_the_guesses_of_all_requests() -> None:
+    steps: list[int] = []
+
+    def note(step: PackedStep) -> None:
+        steps.append(len(step.tokens) - len(step.past))
+
+    model = FakePacked(60, vocab_size=32, max_seq_len=256, max_sequences=9, logits=table_logits(ROUND, 32))
+    model._before_run = note
+    runner = PagedRunner(model)
+    requests = [Request([1, 2, 3 + number % 3], 60) for number in range(8)]
+    with Executor.from_runner(runner, _config()) as executor:
+        executor._assembly.engine._cost.note = lambda tokens, seconds: None  # type: ignore[method-assign]
+        ids = executor.enqueue_requests(requests)
+        texts = [responses[0].result.output_token_ids[0] for responses in executor.await_responses(ids, LIMIT)]
+    assert all(text[-5:] in [[(start + i) % 5 + 1 for i in range(5)] for start in range(5)] for text in texts)
+    assert len(steps) < 40  # 60 without guesses
+    assert max(steps[1:]) > 3  # of several requests in one run
+    assert runner.pool.busy == 0
 
 
 class Steps:

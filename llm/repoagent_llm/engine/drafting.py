@@ -1,6 +1,7 @@
 """Drafting: which requests get guesses before a step, and what becomes of the guesses after it."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ import numpy.typing as npt
 
 from repoagent_llm.engine.guide import Guide
 from repoagent_llm.engine.iteration_stats import IterationCounts
-from repoagent_llm.engine.task import Task
+from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.task import Lookahead, Task
 from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.types.executor_errors import CheckError, EngineError
 
@@ -26,12 +29,13 @@ _WEIGHT: Final = 0.2
 # Steps without a guess, at first and at most, before another one is tried.
 _SHORTEST_REST: Final = 2
 _LONGEST_REST: Final = 32
+_TINY: Final = 1e-6
 
 
 class DraftLength:
     """How many tokens are worth guessing for a text, by how many guesses were right lately.
 
-    Starts with ``most`` guesses for a step. Depends on the text alone, not on time, so that runs repeat.
+    Starts with ``most`` guesses for a step.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,12 +44,21 @@ class DraftLength:
         self._rest = 0
         self._last_rest = 0
 
-    def take(self) -> int:
-        """How many tokens to guess for the step that comes; to be asked once for each."""
+    def take(self, least: float = 0.0) -> int:
+        """How many tokens to guess for the step that comes; to be asked once for each.
+
+        ``least``: how likely a guess must be right. The n-th is right if those before it are, too. Where not even
+        the first is likely enough, one is tried now and then.
+        """
         if self._rest:
             self._rest -= 1
             return 0
-        return self._next
+        if not least or self._share >= 1:
+            return self._next
+        worth = int(math.log(least) / math.log(max(self._share, _TINY)))
+        if worth == 0:
+            self._rest = _LONGEST_REST
+        return min(self._next, max(1, worth))
 
     def note(self, guessed: int, right: int) -> None:
         """What became of the guesses: where all were right twice as many follow, else one more than were right.
@@ -150,9 +163,9 @@ class DraftModel:
         self._lines: dict[int, _Line] = {}
         self._failed = False
 
-    def draft(self, tasks: Sequence[Task]) -> None:
-        """Set the drafts of tasks whose texts go on behind their last token."""
-        wanted = [(task, most) for task in tasks if (most := self._most(task)) > 0]
+    def draft(self, tasks: Sequence[Task], least: float = 0.0) -> None:
+        """Set the drafts of tasks whose texts go on behind their last token; ``least``: see DraftLength."""
+        wanted = [(task, most) for task in tasks if (most := self._most(task, least)) > 0]
         try:
             self._draft([_Draft(task, self._line(task, tasks), most) for task, most in wanted])
         except Exception as error:  # drafts only save time, so whatever goes wrong costs no more than the drafts
@@ -183,7 +196,7 @@ class DraftModel:
         self._lines.clear()
         self._runner.close()
 
-    def _most(self, task: Task) -> int:
+    def _most(self, task: Task, least: float) -> int:
         """How many tokens may be guessed: neither text nor draft model has room for more, and the last is free."""
         sequence = task.group.sequences[0]
         room = self._runner.info.max_seq_len - len(sequence.tokens) + 1  # the last guess is not read
@@ -191,7 +204,7 @@ class DraftModel:
         if most < 1:
             return 0
         line = self._lines.setdefault(task.id, _Line(DraftLength(self._length)))
-        return min(most, line.guess_count.take())
+        return min(most, line.guess_count.take(least))
 
     def _line(self, task: Task, present: Sequence[Task]) -> _Line:
         """The task's line, which holds nothing but tokens of its text."""
@@ -243,28 +256,43 @@ class DraftModel:
         self._failed = True
 
 
-# So many running requests may draft by lookahead.
+# So many running requests may draft by lookahead where rows with drafts run one by one.
 _ALONE = 2
 
 
 class Drafting:
-    """Drafts by lookahead, or by a draft model. Not in a crowd: rows with drafts run one by one, others together."""
+    """Drafts by lookahead, or by a draft model.
 
-    def __init__(self, runner: ModelRunner, model: DraftModel | None) -> None:
+    On pages one run verifies the guesses of all requests. How many there are follows from what a step costs and how
+    many were right. In slabs rows with drafts run one by one, so that there are none in a crowd.
+    """
+
+    def __init__(self, runner: ModelRunner, model: DraftModel | None, cost: StepCost) -> None:
         self._runner = runner
         self._model = model
+        self._cost = cost
+        self._packed = isinstance(runner, PagedRunner)
+        self._lengths: dict[int, DraftLength] = {}
 
     def propose(self, running: Sequence[Task], counts: IterationCounts) -> None:
         """Draft what may follow the texts of the running requests, before their next step is planned."""
-        if len(running) <= _ALONE:
+        least = self._cost.least_share(len(running)) if self._packed else 0.0
+        if self._packed or len(running) <= _ALONE:
             for task in running:
                 if task.lookahead is not None and _waits_for_one(task):
-                    sequence = task.group.sequences[0]
-                    task.drafts = task.lookahead.propose(sequence.tokens, task.max_new_tokens - sequence.generated - 1)
+                    task.drafts = self._look_ahead(task, task.lookahead, least)
         if self._model is not None and len(running) <= self._model.crowd:
             began = time.monotonic()
-            self._model.draft([task for task in running if task.draftable and _waits_for_one(task)])
+            self._model.draft([task for task in running if task.draftable and _waits_for_one(task)], least)
             counts.drafting_seconds = time.monotonic() - began
+
+    def _look_ahead(self, task: Task, lookahead: Lookahead, least: float) -> list[int]:
+        sequence = task.group.sequences[0]
+        most = task.max_new_tokens - sequence.generated - 1
+        if self._packed and lookahead.knows(sequence.tokens):
+            length = self._lengths.setdefault(task.id, DraftLength(lookahead.longest))
+            most = min(most, length.take(least))
+        return lookahead.propose(sequence.tokens, most)
 
     def settle(self, task: Task, sequence: TokenSequence, counts: IterationCounts) -> None:
         """Forget what was computed for drafts that were wrong, and count."""
@@ -279,6 +307,8 @@ class Drafting:
         sequence.handed_back = task.request.external_draft_tokens_config is not None
         if self._model is not None:
             self._model.note(task, drafted)
+        if task.id in self._lengths:
+            self._lengths[task.id].note(drafted, task.right)
         task.drafted += drafted
         task.accepted += task.right
         counts.drafting += 1
@@ -289,6 +319,7 @@ class Drafting:
 
     def forget(self, task: Task) -> None:
         """A task has ended."""
+        self._lengths.pop(task.id, None)
         if self._model is not None:
             self._model.forget(task)
 

@@ -23,6 +23,7 @@ from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.sampling_group import add_token
 from repoagent_llm.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent_llm.engine.sequence_cache import SequenceCache
+from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.turns import Seat
@@ -55,6 +56,7 @@ class Engine:
         board: ResponseBoard,
         debug: DebugTensors,
         drafting: Drafting,
+        cost: StepCost,
         seat: Seat | None = None,
     ) -> None:
         """``seat``: among executors that share the cores."""
@@ -70,6 +72,7 @@ class Engine:
         self._board = board
         self._debug = debug
         self._drafting = drafting
+        self._cost = cost
         self._seat = seat
         self._choice = BatchSampler(runner.info.vocab_size)
         self._live: dict[int, Task] = {}
@@ -180,6 +183,7 @@ class Engine:
         if self._endable is not None:
             self._inbox.begin_step(tasks.keys(), self._endable.end)
         failure: BaseException | None = None
+        began = time.monotonic()
         try:
             result = self._runner.step(segments)
         except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
@@ -188,6 +192,8 @@ class Engine:
         if ended:
             self._renew()
         if failure is None:
+            tokens = len(segments) if plan.round is not None else sum(len(segment.tokens) for segment in segments)
+            self._cost.note(tokens, time.monotonic() - began)
             return result
         if ended:  # the next iteration takes the cancellations
             for work in plan.works:

@@ -13,6 +13,7 @@ import numpy as np
 
 from repoagent_llm.engine.blocks import Budget
 from repoagent_llm.engine.sequence_cache import SequenceCache
+from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
@@ -61,6 +62,8 @@ def _equal(wanted: Sequence[int], budget: int) -> list[int]:
 
 # How many requests may overtake one of another width: then they wait until it has run.
 _MOST_PASSING = 64
+# Tokens of prompts in an iteration, however long it then takes: else prompts would never end.
+_LEAST_READ = 16
 
 
 class Others(Enum):
@@ -80,7 +83,8 @@ class Limits:
     of another, wait for their next tokens; ``max_tokens_contended``: of one for whose end others only wait to read.
     A prompt that is read whole may exceed them. ``beginners_wait``: those that have one token wait as those that have
     none. ``shares``: the sequences of a request share the blocks of its prompt. ``most_blocks``: that a sequence
-    ever holds, where all layers have windows.
+    ever holds, where all layers have windows. ``gap_seconds``: an aim for the time between tokens of a request, which
+    stands in for ``max_tokens_generating``.
     """
 
     policy: CapacitySchedulerPolicy
@@ -94,6 +98,7 @@ class Limits:
     beginners_wait: bool = False
     shares: bool = False
     most_blocks: int | None = None
+    gap_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -122,7 +127,7 @@ class Plan:
 class Scheduler:
     """Holds the waiting and the running requests, both in the order of priority, then arrival."""
 
-    def __init__(self, limits: Limits, budget: Budget, cache: SequenceCache) -> None:
+    def __init__(self, limits: Limits, budget: Budget, cache: SequenceCache, cost: StepCost) -> None:
         self.waiting: list[Task] = []
         self.running: list[Task] = []
         self.paused_now = 0
@@ -131,6 +136,7 @@ class Scheduler:
         self._limits = limits
         self._budget = budget
         self._cache = cache
+        self._cost = cost
 
     @property
     def generates(self) -> bool:
@@ -172,8 +178,14 @@ class Scheduler:
     def _most_tokens(self, works: Sequence[Work], others: Others) -> int:
         """How many tokens may be computed beside ``works``, which take one each."""
         if others is Others.GENERATE or any(map(self._waits, works)):
-            return self._limits.max_tokens_generating
+            return self._tokens_generating(len(works))
         return self._limits.max_tokens if others is Others.IDLE else self._limits.max_tokens_contended
+
+    def _tokens_generating(self, rows: int) -> int:
+        limits = self._limits
+        if limits.gap_seconds is None:
+            return limits.max_tokens_generating
+        return min(limits.max_tokens, max(rows + _LEAST_READ, self._cost.tokens_within(limits.gap_seconds)))
 
     def _waits(self, work: Work) -> bool:
         """Whether a request that generates is not to be held up by prompts.

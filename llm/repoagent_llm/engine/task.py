@@ -34,6 +34,16 @@ class Lookahead:
         self._pool: dict[int, deque[tuple[int, ...]]] = {}
         self._read = 0
 
+    @property
+    def longest(self) -> int:
+        """How many tokens are guessed at most."""
+        return self._size - 1
+
+    def knows(self, tokens: Sequence[int]) -> bool:
+        """Whether something like the end of ``tokens`` was seen."""
+        self._learn(tokens)
+        return tokens[-1] in self._pool
+
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """At most ``most`` drafts of what follows ``tokens``; none when nothing like its end was seen."""
         self._learn(tokens)

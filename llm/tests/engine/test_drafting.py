@@ -49,3 +49,13 @@ def test_guesses_that_are_right_again_end_the_rests() -> None:
 def test_half_of_the_guesses_right_is_worth_guessing() -> None:
     found = _tries(DraftLength(3), lambda tries: (0, 1, 2, 3)[tries % 4], 200)
     assert all(found)
+
+
+def test_guesses_that_are_not_likely_enough_are_tried_now_and_then() -> None:
+    guess_count = DraftLength(8)
+    for _ in range(40):
+        guess_count.note(4, 3)  # three of four are right: 0.75, 0.56, 0.42, 0.32, ...
+    guess_count._next = 8
+    assert [guess_count.take(least) for least in (0.0, 0.7, 0.5, 0.3)] == [8, 1, 2, 4]
+    found = [guess_count.take(0.8) for _ in range(100)]
+    assert found == ([1] + [0] * 32) * 3 + [1]
