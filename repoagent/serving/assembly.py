@@ -155,7 +155,7 @@ def assemble(
     demand = OnDemand(
         table, dependencies, repositories, budget=options.memory_budget_bytes, on_request=options.on_demand
     )
-    tracer = Tracer(options.trace)
+    tracer = Tracer(options.trace, options.trace_suffix)
     return CoreParts(
         life,
         load_pool,

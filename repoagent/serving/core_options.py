@@ -70,6 +70,8 @@ class CoreOptions(LoaderOptions):
     """With ``on_demand``: unload a model that was loaded on demand when it had no request for so long."""
     trace: TraceSettings = field(default_factory=TraceSettings)
     """Which requests are traced into which file; none by default."""
+    trace_suffix: str = ""
+    """Added to the name of each file of traces: several processes write none of them together."""
     cache_config: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """The response cache: ``{"local": {"size": BYTES}}``; none by default. Models enable it themselves."""
     rate_limit: RateLimitMode = RateLimitMode.OFF

@@ -193,12 +193,15 @@ class _Sampling:
 class Tracer:
     """Settings for all models, and for single ones where they differ. Methods may be called from any thread.
 
+    ``suffix`` is added to the names of files.
+
     Raises:
         UnsupportedError: the mode ``opentelemetry`` is asked for, and its packages are missing.
     """
 
-    def __init__(self, settings: TraceSettings) -> None:
+    def __init__(self, settings: TraceSettings, suffix: str = "") -> None:
         self._default = settings
+        self._suffix = suffix
         self._spans = _span_traces(settings) if settings.mode == "opentelemetry" else None
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -272,7 +275,7 @@ class Tracer:
 
     def _sampling(self, settings: TraceSettings) -> _Sampling:
         if settings.file not in self._files:
-            self._files[settings.file] = TraceFile(settings.file)
+            self._files[settings.file] = TraceFile(settings.file + self._suffix)
         return _Sampling(settings, self._files[settings.file])
 
     def close(self) -> None:

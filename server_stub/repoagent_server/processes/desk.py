@@ -42,19 +42,22 @@ class Desk:
         def load(actor: Any, name: Any, config: Any, files: Any, version: Any) -> dict[str, Any]:
             if not self._allow_load_parameters and (config is not None or files is not None):
                 raise UnsupportedError("a configuration or files in a load are refused: --allow-load-parameters is off")
-            text = None if config is None else _text(config, longest=None)
+            text = None if config is None else text_of(config, longest=None)
             with self._acting(fleet, worker, actor):
-                report = self._core.load(_text(name), config=text, files=_files(files), version=_number(version))
+                report = self._core.load(text_of(name), config=text, files=_files(files), version=_number(version))
                 return report.to_dict()
 
         def unload(actor: Any, name: Any, dependents: Any, wait: Any, version: Any) -> None:
             with self._acting(fleet, worker, actor):
                 self._core.unload(
-                    _text(name), unload_dependents=dependents is True, wait=wait is True, version=_number(version)
+                    text_of(name),
+                    unload_dependents=dependents is True,
+                    wait=wait is True,
+                    version=_number(version),
                 )
 
         def statistics(name: Any, version: Any) -> dict[str, Any]:
-            asked = _text(name), _text(version)
+            asked = text_of(name), text_of(version)
             answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=_statistics)
             return merged_statistics(answers)
 
@@ -73,7 +76,7 @@ class Desk:
             "report": self._report,
             "attestation": self._attestation,
             "ready": self._core.ready,
-            "has_model": lambda name: self._core.has_model(_text(name)),
+            "has_model": lambda name: self._core.has_model(text_of(name)),
             "audit": self._record,
         }
 
@@ -85,23 +88,23 @@ class Desk:
         return [{**entry, **({"home": home} if home else {})} for entry, home in zip(entries, found, strict=True)]
 
     def _report(self, name: Any) -> dict[str, Any] | None:
-        report = self._core.report(_text(name))
+        report = self._core.report(text_of(name))
         return None if report is None else report.to_dict()
 
     def _attestation(self, name: Any, version: Any) -> str | None:
-        document = self._core.attestation(_text(name), _text(version))
+        document = self._core.attestation(text_of(name), text_of(version))
         return None if document is None else document.decode()
 
     def _record(self, demanded: Any, event: Any, result: Any, what: Any, actor: Any) -> None:
-        if _text(event) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:
+        if text_of(event) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:
             raise InvalidArgumentError("an event that front ends do not record")
         details = {
-            _text(key): value if isinstance(value, int | None) else _text(str(value)) for key, value in what.items()
+            text_of(key): value if isinstance(value, int | None) else text_of(str(value)) for key, value in what.items()
         }
         if demanded is True:
-            self._audit.demand(event, _text(result), details, _client(actor))
+            self._audit.demand(event, text_of(result), details, client(actor))
         else:
-            self._audit.record(event, _text(result), details, _client(actor))
+            self._audit.record(event, text_of(result), details, client(actor))
 
     @contextmanager
     def _acting(self, fleet: Fleet, worker: int, asked: Any) -> Iterator[None]:
@@ -115,32 +118,32 @@ class Desk:
             except RepoAgentError:
                 return False
 
-        with acting_as(_client(fields, manages if restricted is not False else None)):
+        with acting_as(client(fields, manages if restricted is not False else None)):
             yield
 
 
 def _statistics(_worker: int, answer: Any) -> dict[str, Any]:
     """One worker's statistics. Raises whatever makes them unreadable."""
     for entry in answer["model_stats"]:
-        _text(entry["name"]), _text(entry["version"])
+        text_of(entry["name"]), text_of(entry["version"])
     return merged_statistics([answer])
 
 
 def _page(worker: int, answer: Any) -> tuple[str, str]:
     """One worker's page of metrics, by the number that the keeper has for it. Raises whatever makes it unreadable."""
-    page = str(worker), _text(answer, longest=None)
+    page = str(worker), text_of(answer, longest=None)
     merged_metrics([page], "process")
     return page
 
 
-def _client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:
+def client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:
     """The client, or the model, for which a worker acts: never the operator."""
     if not isinstance(fields, Mapping):
         raise InvalidArgumentError("an actor without fields")
-    return Actor("client", **{name: _text(fields.get(name, "")) for name in _FIELDS}, manages=manages)
+    return Actor("client", **{name: text_of(fields.get(name, "")) for name in _FIELDS}, manages=manages)
 
 
-def _text(value: Any, longest: int | None = _TEXT_BYTES) -> str:
+def text_of(value: Any, longest: int | None = _TEXT_BYTES) -> str:
     if not isinstance(value, str) or (longest is not None and len(value) > longest):
         raise InvalidArgumentError("a text is expected, and not a long one")
     return value
@@ -164,6 +167,6 @@ def _files(value: Any) -> dict[str, bytes] | None:
     if not isinstance(value, dict):
         raise InvalidArgumentError("files are expected by their paths")
     try:
-        return {_text(path): base64.b64decode(_text(content, longest=None)) for path, content in value.items()}
+        return {text_of(path): base64.b64decode(text_of(content, longest=None)) for path, content in value.items()}
     except binascii.Error as error:
         raise InvalidArgumentError(f"the content of a file cannot be read: {error}") from error

@@ -69,7 +69,8 @@ class Fleet:
 
     ``answers`` has what a worker may call.
 
-    ``on_missing`` gets a version that a worker could not build again. Methods may be called from any thread.
+    ``on_missing`` gets a version that a worker could not build again, ``replay`` a new worker before it serves. Methods
+    may be called from any thread.
     """
 
     def __init__(
@@ -82,12 +83,15 @@ class Fleet:
         *,
         on_missing: Callable[[Handed, str], None],
         deadliest: int,
+        replay: Callable[[Calls], None] = lambda _: None,
     ) -> None:
         self._options = base64.b64encode(pickle.dumps(options)).decode()
         self._make_answers = answers
         self._on_missing = on_missing
         self._deadliest = deadliest
-        self._lock = threading.RLock()
+        self._replay = replay
+        self.lock = threading.RLock()
+        """Held where nothing may change: which workers there are, and what they have in common."""
         self._workers = [WorkerProcess(index, program, listeners) for index in range(count)]
         self._handed: dict[int, Handed] = {}
         self._shown: dict[str, dict[int, int]] = {}
@@ -107,7 +111,7 @@ class Fleet:
         Raises:
             RepoAgentError: one of them cannot start.
         """
-        with self._lock:
+        with self.lock:
             started = [self._launch(worker) for worker in self._workers]
         for worker, one in zip(self._workers, started, strict=True):
             try:
@@ -123,26 +127,26 @@ class Fleet:
 
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""
-        with self._lock:
+        with self.lock:
             self._open = True
         self.ask_all("open", timeout=_STEP_SECONDS)
 
     def refuse(self) -> None:
         """Have them take no new requests, and start none any more."""
-        with self._lock:
+        with self.lock:
             self._closing = True
         self._ask_those("refuse", timeout=_REFUSAL_SECONDS)
 
     def finish(self, timeout: float) -> None:
         """Have them answer what is left for at most ``timeout`` seconds, and end."""
-        with self._lock:
+        with self.lock:
             self._closing = True
         self._ask_those("finish", timeout, timeout=timeout + _LAST_SECONDS)
         self.close()
 
     def close(self) -> None:
         """End all of them. Twice is once."""
-        with self._lock:
+        with self.lock:
             self._closing = True
         for worker in self._workers:
             if worker.calls is not None:
@@ -160,7 +164,7 @@ class Fleet:
 
     def link(self, one: int, other: int) -> None:
         """Give two workers another way to each other: what they had is broken."""
-        with self._lock:
+        with self.lock:
             first, second = self._workers[one], self._workers[other]
             if one != other and first.calls is not None and second.calls is not None:
                 first.link(second)
@@ -170,7 +174,7 @@ class Fleet:
         if why:
             worker.kill()
         how = worker.wait()
-        with self._lock:
+        with self.lock:
             worker.calls, worker.serves = None, False
             if self._closing:
                 return
@@ -185,7 +189,7 @@ class Fleet:
     def _revive(self, worker: WorkerProcess, pause: float) -> None:
         time.sleep(pause)
         try:
-            with self._lock:
+            with self.lock:
                 if self._closing:
                     return
                 started = self._launch(worker)
@@ -201,7 +205,8 @@ class Fleet:
             lost = [one for one in handed if not self._handed_again(worker, calls, one)]
             for one in lost:  # Before it answers: a client must not find a model here and not there.
                 self._on_missing(one, "")
-            with self._lock:
+            with self.lock:
+                self._replay(calls)
                 for model, shown in self._shown.items():
                     calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
                 if self._open:
@@ -237,7 +242,7 @@ class Fleet:
             handed.missing = True
             return False
         handed.deaths = 0
-        with self._lock:
+        with self.lock:
             shown = self._shown.get(handed.model, {})
             if handed.number not in self._handed:  # The others have let go of it while this one built it.
                 calls.call("close", handed.number)
@@ -246,7 +251,7 @@ class Fleet:
         return True
 
     def _forget(self, handed: Handed) -> None:
-        with self._lock:
+        with self.lock:
             self._handed.pop(handed.number, None)
 
     # -- versions ------------------------------------------------------------------------------------------------
@@ -269,7 +274,7 @@ class Fleet:
             CancelledError: ``cancelled`` became true; they have let go of it.
             RepoAgentError: one of them died or cannot build it; the others have let go of it.
         """
-        with self._lock:
+        with self.lock:
             self._next += 1
             handed = Handed(self._next, model, version, config, root, fleeting, home=home)
             chosen = self._workers if home is None else [self._workers[home]]
@@ -304,7 +309,7 @@ class Fleet:
         Raises:
             UnavailableError: there is none.
         """
-        with self._lock:
+        with self.lock:
             serving = [worker.index for worker in self._workers if worker.serves]
             homes = [handed.home for handed in self._handed.values()]
         if not serving:
@@ -321,7 +326,7 @@ class Fleet:
         Raises:
             RepoAgentError: one of them cannot; all have let go of it.
         """
-        with self._lock:
+        with self.lock:
             handed.complete = complete
             others = [one.calls for one in self._workers if one.calls is not None and one.index != home]
             asked = [calls.begin("pass_on", *handed.passed) for calls in others]
@@ -334,21 +339,21 @@ class Fleet:
 
     def homes(self) -> dict[tuple[str, int], int]:
         """The home of each version that is served and has one."""
-        with self._lock:
+        with self.lock:
             found = [self._handed.get(number) for shown in self._shown.values() for number in shown.values()]
         return {(one.model, one.version): one.home for one in found if one is not None and one.home is not None}
 
     def show(self, model: str, versions: Mapping[int, Handed]) -> None:
         """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
         numbers = {version: handed.number for version, handed in versions.items()}
-        with self._lock:
+        with self.lock:
             self._ask_those("expect", model, timeout=_STEP_SECONDS)
             self._shown[model] = numbers
             self._ask_those("show", model, _entries(numbers), timeout=_STEP_SECONDS)
 
     def retire(self, handed: Handed) -> None:
         """Let no new request of it in."""
-        with self._lock:
+        with self.lock:
             shown = self._shown.get(handed.model, {})
             if shown.get(handed.version) == handed.number:
                 del shown[handed.version]
@@ -374,6 +379,10 @@ class Fleet:
         self._forget(handed)
         self._ask_those("close", handed.number, timeout=None)
 
+    def serving(self) -> list[int]:
+        """The workers that have what the others have."""
+        return [worker.index for worker in self._workers if worker.serves]
+
     # -- questions -----------------------------------------------------------------------------------------------
 
     def ask_all(
@@ -392,7 +401,7 @@ class Fleet:
         """
         answers: list[Any] = []
         gone: RepoAgentError | None = None
-        with self._lock:
+        with self.lock:
             asked = [
                 (one.index, one.calls, one.calls.begin(name, *arguments))
                 for one in self._workers
@@ -437,7 +446,7 @@ class Fleet:
     ) -> list[Any]:
         """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
         answers = []
-        with self._lock:
+        with self.lock:
             those = self._workers if of is None else of
             asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
         end = _end(timeout)

@@ -152,16 +152,16 @@ class AskedAudit:
         self._calls = calls
 
     def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        """See :class:`repoagent.audit.Audit`; a setting would be changed in this process only, so it is refused."""
+        """See :class:`repoagent.audit.Audit`. What is to be changed here, the keeper has the others change first."""
         if event == "settings":
-            raise UnsupportedError(
-                "settings of logs and traces cannot be changed in a server of several processes: give them as flags"
-            )
+            self._calls.call("settings", dict(what), (actor or current_actor()).to_dict(), timeout=_ANSWER_SECONDS)
+            return
         self._calls.call("audit", True, event, result, dict(what), (actor or current_actor()).to_dict())
 
     def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :class:`repoagent.audit.Audit`."""
-        self.note(event, result, what, actor)
+        if event != "settings":  # The keeper has recorded what came of them.
+            self.note(event, result, what, actor)
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :class:`repoagent.audit.Audit`."""

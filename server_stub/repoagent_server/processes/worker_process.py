@@ -85,7 +85,7 @@ class WorkerProcess:
         self.calls = Calls(ours, answers, on_end, f"worker {self.index}")
         self.calls.start()
         listeners = [[address, port, listener.fileno()] for (address, port), listener in self._listeners.items()]
-        return self.calls.begin("start", options, listeners, inherited)
+        return self.calls.begin("start", options, listeners, inherited, self.index)
 
     def link(self, other: "WorkerProcess") -> None:
         """Give this worker and ``other`` a socket to each other."""
@@ -112,6 +112,9 @@ class WorkerProcess:
 
     def wait(self) -> str:
         """Return once it has ended, which it is to do by itself: how it ended."""
+        news, self._news = self._news, None
+        if news is not None:
+            news.close()
         if self._process is None:
             return "never started"
         try:

@@ -18,6 +18,7 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet, Handed
 from repoagent_server.program.front_ends import ports, with_ports
 from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,10 @@ class Keeper:
             _PROGRAM,
             _for_workers(with_ports(options, self._ports.numbers)),
             self._ports.sockets,
-            lambda fleet, worker: self._made_desk.answers(fleet, worker),
+            lambda fleet, worker: self._made_desk.answers(fleet, worker) | self._settings.answers(worker),
             on_missing=self._missing,
             deadliest=options.limits.worker_deaths,
+            replay=lambda calls: self._settings.replay(calls),
         )
         self._closed = threading.Event()
         self._opened = self._refused = self._finished = False
@@ -59,6 +61,7 @@ class Keeper:
             undo.callback(self._ports.close)
             self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
             undo.pop_all()
+        self._settings = SharedSettings(self._fleet, self.core)
         self.fronts = {name: _Port(self, *address) for name, address in self._ports.addresses.items()}
 
     @property

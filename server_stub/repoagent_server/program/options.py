@@ -229,8 +229,6 @@ class ServeOptions:
         alone = {
             "--model-load-on-demand": self.model_load_on_demand,
             "--model-namespacing": self.model_namespacing,
-            "--allow-client-shm": self.allow_client_shm,
-            "--trace-config": self.trace != TraceSettings(),
             "--grpc-address=unix": self.grpc.address.startswith("unix"),
         }
         if refused := [flag for flag, given in alone.items() if given]:

@@ -10,15 +10,17 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from repoagent.audit import NO_AUDIT
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.access.denials import Denials
-from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.handlers.log_settings import LogChanges, update_log
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
 from repoagent_server.processes.links import Links
@@ -33,6 +35,7 @@ from repoagent_server.program.front_ends import (
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.program import core_options
+from repoagent_server.program.shared_settings import SharedRegions
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 _START_SECONDS: Final = 60.0
@@ -50,15 +53,17 @@ class Worker:
         self._started = threading.Event()
         self._fronts: dict[str, FrontEnd] = {}
         self._core: WorkerCore
+        self._regions: SharedRegions
         self._page: Callable[[], str] | None = None
         self._requests: RequestLog | None = None
-        own = (self.start, self.open, self.refuse, self.finish, self.page, self.statistics, self.manages)
-        answers: dict[str, Callable[..., Any]] = {method.__name__: method for method in own}
+        own: list[Callable[..., Any]] = [self.start, self.open, self.refuse, self.finish, self.page, self.statistics]
+        own += [self.manages, self.log, self.trace, self.register, self.unregister]
+        answers = {method.__name__: method for method in own}
         answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
         self._calls.start()
 
-    def start(self, options: str, listeners: list[list[Any]], links: int) -> None:
+    def start(self, options: str, listeners: list[list[Any]], links: int, index: int) -> None:
         """Make the front ends, which answer nothing yet. The sockets to other workers come over ``links``."""
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
         if not chosen.allow_core_dumps:
@@ -66,7 +71,7 @@ class Worker:
         inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
-        self._core = core = WorkerCore(core_options(chosen), self._calls)
+        self._core = core = WorkerCore(replace(core_options(chosen), trace_suffix=f"-{index}"), self._calls)
         news, models = socket.socket(fileno=links), core.models
         models.links = Links(news, models.homed, partial(self._calls.begin, "link"), chosen.limits)
         models.links.start()
@@ -80,7 +85,8 @@ class Worker:
             sources.append(RequestLogMetrics(requests))
         self._page = metrics_page(chosen, core, sources, server=False)
         page = partial(self._calls.call, "metrics") if self._page is not None else None
-        self._fronts.update(front_ends(chosen, core, Regions(allowed=False), access, requests, denials, page))
+        self._regions = SharedRegions(self._calls, allowed=chosen.allow_client_shm)
+        self._fronts.update(front_ends(chosen, core, self._regions, access, requests, denials, page))
         for front in self._fronts.values():
             front.bind()
         self._started.set()
@@ -113,6 +119,22 @@ class Worker:
     def statistics(self, name: str, version: str) -> dict[str, Any]:
         """This worker's part of them."""
         return self._core.own_statistics(name, version)
+
+    def log(self, change: dict[str, Any]) -> None:
+        """Change settings of this process's log."""
+        update_log(LogChanges(**change), NO_AUDIT)
+
+    def trace(self, model: str, change: dict[str, Any]) -> None:
+        """Change settings of traces."""
+        self._core.tracer.update(change, model)
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register shared memory that a client has registered in another worker."""
+        self._regions.register_here(name, key, offset, byte_size)
+
+    def unregister(self, name: str) -> None:
+        """The opposite."""
+        self._regions.unregister_here(name)
 
     def manages(self, number: int, model: str) -> bool:
         """See :meth:`WorkerCore.manages`."""

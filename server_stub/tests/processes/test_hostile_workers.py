@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,14 +21,17 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet, Handed
 from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
-from repoagent.audit import Actor, current_actor
+from repoagent.audit import NO_AUDIT, Actor, current_actor
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.python.process.memory import sealed_file
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
+from repoagent.serving.tracing.trace_settings import TraceSettings
+from repoagent.serving.tracing.tracer import Tracer
 
 ASK, ANSWER, RELEASE = 10, 11, 14
 
@@ -305,6 +309,59 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
     assert ask() == expected
     assert pair.ended[1].wait(30)
     assert not pair.ended[0].is_set()
+    pair.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("settings", (None, {})),
+        ("settings", ({"setting": "log"}, {})),
+        ("settings", ({"setting": "file", "change": {}}, {})),
+        ("settings", ({"setting": "log", "change": {"file": "/etc/x"}}, {})),
+        ("settings", ({"setting": "log", "change": {"verbose_level": -1}}, {})),
+        ("settings", ({"setting": "log", "change": {"info": 1}}, {})),
+        ("settings", ({"setting": "log", "change": {"format": "x"}}, {})),
+        ("settings", ({"setting": "trace", "model": 7, "change": {}}, {})),
+        ("settings", ({"setting": "trace", "model": "", "change": {"trace_file": "/etc/x"}}, {})),
+        ("settings", ({"setting": "trace", "model": "", "change": {"trace_level": [7]}}, {})),
+        ("register", ("r", "k", "0", 1)),
+        ("register", ("r", "k", 0, True)),
+        ("register", (7, "k", 0, 1)),
+        ("unregister", (7,)),
+    ],
+)
+def test_a_change_of_nonsense_is_made_in_no_worker(call: str, arguments: Any) -> None:
+    pair = Pair("log", None, None)
+    shared = SharedSettings(pair.fleet, _traced())
+    with pytest.raises((InvalidArgumentError, UnsupportedError)):
+        shared.answers(0)[call](*arguments)
+    assert not shared._made
+    pair.close()
+
+
+def _traced() -> ServingCore:
+    """As much of a core as changes of settings need."""
+    return cast(ServingCore, SimpleNamespace(tracer=Tracer(TraceSettings()), audit=NO_AUDIT))
+
+
+def test_what_one_worker_refuses_is_taken_back_in_the_others() -> None:
+    pair = Pair("register", None, None)
+    calls: list[tuple[int, str]] = []
+
+    def ask(index: int, name: str, *_: Any, timeout: float) -> None:
+        assert timeout
+        calls.append((index, name))
+        if (index, name) == (2, "register"):
+            raise UnavailableError("no")
+
+    fleet = cast(Any, pair.fleet)
+    fleet.ask, fleet.serving = ask, lambda: [0, 1, 2]
+    shared = SharedSettings(pair.fleet, _traced())
+    with pytest.raises(UnavailableError):
+        shared.answers(0)["register"]("r", "k", 0, 1)
+    assert calls == [(1, "register"), (2, "register"), (1, "unregister")]
+    assert not shared._made
     pair.close()
 
 

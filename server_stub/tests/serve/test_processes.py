@@ -7,10 +7,12 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -121,11 +123,63 @@ def test_a_worker_has_no_key_in_its_environment(server: "Server") -> None:
         assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_settings_of_one_process_are_refused(server: "Server") -> None:
-    answer = server.http.post("/v2/logging", json={"log_verbose_level": 1})
-    assert answer.status_code == 501
-    assert "several processes" in answer.text
-    assert server.http.post("/v2/trace/setting", json={"trace_rate": "1"}).status_code == 501
+def test_settings_are_changed_in_all_workers_and_in_those_that_come(world: "World") -> None:
+    audit, trace = world.root / "audited", world.root / "trace"
+    flags = f"--audit-log={audit}", f"--trace-config=triton,file={trace}", "--trace-config=rate=1"
+    server = world.serve("--processes=2", "--load-model=plain", *flags)
+
+    def found(client: httpx.Client) -> tuple[Any, ...]:
+        log, traces = client.get("/v2/logging").json(), client.get("/v2/models/plain/trace/setting").json()
+        return log["log_verbose_level"], log["log_warning"], traces["trace_level"], traces["trace_file"]
+
+    with connections(server) as clients:
+        assert clients[0].post("/v2/logging", json={"log_verbose_level": 1}).status_code == 200
+        assert clients[1].post("/v2/logging", json={"log_warning": False}).status_code == 200
+        levels = {"trace_level": ["TIMESTAMPS"]}
+        assert clients[2].post("/v2/models/plain/trace/setting", json=levels).status_code == 200
+        changed = (1, False, ["TIMESTAMPS"], str(trace))
+        assert [found(client) for client in clients] == [changed] * len(clients)
+        assert clients[3].post("/v2/trace/setting", json={"trace_rate": "no"}).status_code == 400
+        assert clients[4].post("/v2/trace/setting", json={"trace_file": "/x"}).status_code == 501
+    lines = [line for line in map(json.loads, audit.read_text().splitlines()) if line["event"] == "settings"]
+    assert [line["what"]["setting"] for line in lines] == ["log", "log", "trace"]
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    with connections(server) as clients:
+        assert [found(client) for client in clients] == [changed] * len(clients)
+        assert {ask(client, "plain") for client in clients} == {200}
+    assert server.stop() == 0
+    assert all("REQUEST_START" in (world.root / f"trace-{index}").read_text() for index in range(2))
+
+
+def test_shared_memory_is_registered_in_all_workers_or_in_none(world: "World") -> None:
+    server = world.serve("--processes=2", "--load-model=plain", "--allow-client-shm=true")
+    memory = SharedMemory(create=True, size=64)
+    try:
+        memory.buf[:16] = np.array([-1, 2, -3, 4], np.float32).tobytes()
+        place = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "parameters": place}
+
+        def asked(client: httpx.Client) -> int:
+            return client.post("/v2/models/plain/infer", json={"inputs": [tensor]}).status_code
+
+        region = {"key": memory.name, "offset": 0, "byte_size": 64}
+        path = "/v2/systemsharedmemory/region/r"
+        with connections(server) as clients:
+            assert clients[0].post(f"{path}/register", json=region).status_code == 200
+            assert {asked(client) for client in clients} == {200}
+            assert {client.post(f"{path}/register", json=region).status_code for client in clients} == {400}
+            assert {asked(client) for client in clients} == {200}
+        os.kill(processes(server)[0], signal.SIGKILL)
+        server.until(lambda: "serves again" in server.log, "another worker")
+        with connections(server) as clients:
+            assert {asked(client) for client in clients} == {200}
+            assert clients[0].post(f"{path}/unregister").status_code == 200
+            assert {client.get("/v2/systemsharedmemory/status").text for client in clients} == {"[]"}
+        assert server.stop() == 0
+    finally:
+        memory.close()
+        memory.unlink()
 
 
 def test_a_worker_that_is_killed_takes_nothing_with_it(server: "Server", world: "World") -> None:
@@ -308,7 +362,7 @@ def test_a_stop_under_load_loses_no_request(world: "World") -> None:
 
 @pytest.mark.parametrize(
     "flag",
-    ["--model-load-on-demand=true", "--model-namespacing=true", "--allow-client-shm=true", "--trace-config=rate=1"],
+    ["--model-load-on-demand=true", "--model-namespacing=true", "--grpc-address=unix:x"],
 )
 def test_what_one_process_alone_would_know_is_refused(world: "World", flag: str) -> None:
     server = world.start("--processes=2", "--model-control-mode=explicit", flag)

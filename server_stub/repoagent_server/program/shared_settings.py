@@ -1,0 +1,163 @@
+"""``--processes``: settings and shared memory that one worker is asked to change, changed in all of them or in none.
+
+The keeper has what was changed, for the workers that are started later.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any, Final
+
+from repoagent.audit import NO_AUDIT, acting_as
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.core import ServingCore
+from repoagent_server.handlers.log_settings import LOG_FORMATS, LogChanges, log_settings, update_log
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.handlers.trace_settings import update_traces
+from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.desk import client, text_of
+from repoagent_server.processes.fleet import Fleet
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = 10.0
+_OF_LOG: Final = {"verbose_level": int, "format": str}
+_MOST_REGIONS: Final = 1024
+
+Change = list[Any]
+"""The name of a worker's call, and its arguments."""
+
+
+class SharedSettings:
+    """Answers the calls of workers that change something for all."""
+
+    def __init__(self, fleet: Fleet, core: ServingCore) -> None:
+        self._fleet = fleet
+        self._core = core
+        self._made: dict[Hashable, Change] = {}
+
+    def answers(self, worker: int) -> dict[str, Callable[..., Any]]:
+        """What worker number ``worker`` may call, by name."""
+        return {
+            "settings": lambda what, actor: self._change(worker, what, actor),
+            "register": lambda *region: self._register(worker, *region),
+            "unregister": lambda name: self._unregister(worker, text_of(name)),
+        }
+
+    def replay(self, calls: Calls) -> None:
+        """Have a new worker make what was changed. The fleet's lock is held."""
+        for change in list(self._made.values()):
+            try:
+                calls.call(*change, timeout=_SECONDS)
+            except Ended:
+                raise
+            except RepoAgentError as error:  # Such as a region whose object its client has removed.
+                logger.warning("a new worker cannot make '%s' of an earlier request: %s", change[0], error)
+
+    def _change(self, worker: int, what: Any, actor: Any) -> None:
+        if not isinstance(what, Mapping) or not isinstance(what.get("change"), Mapping):
+            raise InvalidArgumentError("a change of settings without a change")
+        change = {text_of(name): value for name, value in what["change"].items()}
+        with acting_as(client(actor)), self._fleet.lock:
+            if what.get("setting") == "log":
+                self._change_log(worker, change)
+            elif what.get("setting") == "trace":
+                self._change_traces(worker, text_of(what.get("model")), change)
+            else:
+                raise InvalidArgumentError("there is no such setting")
+
+    def _change_log(self, worker: int, change: dict[str, Any]) -> None:
+        known = {one.name for one in fields(LogChanges)}
+        if not all(name in known and type(value) is _OF_LOG.get(name, bool) for name, value in change.items()):
+            raise InvalidArgumentError("there is no such setting of the log")
+        if change.get("format", LOG_FORMATS[0]) not in LOG_FORMATS or change.get("verbose_level", 0) < 0:
+            raise InvalidArgumentError("a setting of the log has no such value")
+        before = log_settings()
+        undo = {name: before[f"log_{name}"] for name in change}
+        update_log(LogChanges(**change), self._core.audit)
+        try:
+            self._in_all(worker, ["log", change], ["log", undo])
+        except RepoAgentError:
+            update_log(LogChanges(**undo), NO_AUDIT)
+            raise
+        earlier = self._made.get("log", ["log", {}])
+        self._made["log"] = ["log", {**earlier[1], **change}]
+
+    def _change_traces(self, worker: int, model: str, change: dict[str, Any]) -> None:
+        for value in change.values():
+            for one in value if isinstance(value, list) else [value]:
+                text_of(one) if one is not None else None
+        earlier = self._made.get(("trace", model), ["trace", model, {}])[2]
+        undo = {name: earlier.get(name) for name in change}
+        update_traces(self._core, model, change)
+        try:
+            self._in_all(worker, ["trace", model, change], ["trace", model, undo])
+        except RepoAgentError:
+            self._core.tracer.update(undo, model)
+            raise
+        self._made["trace", model] = ["trace", model, {**earlier, **change}]
+
+    def _register(self, worker: int, name: Any, key: Any, offset: Any, size: Any) -> None:
+        if any(type(number) is not int or number < 0 for number in (offset, size)):
+            raise InvalidArgumentError("a region has no such size")
+        change = ["register", text_of(name), text_of(key), offset, size]
+        with self._fleet.lock:
+            if len(self._made) > _MOST_REGIONS:
+                raise InvalidArgumentError(f"there are {_MOST_REGIONS} changes already")
+            self._in_all(worker, change, ["unregister", name])
+            self._made["region", name] = change
+
+    def _unregister(self, worker: int, name: str) -> None:
+        with self._fleet.lock:
+            gone = [one for one in self._made if one[0] == "region" and name in ("", one[1])]  # type: ignore[index]
+            for one in gone:
+                del self._made[one]
+            self._in_all(worker, ["unregister", name], [])
+
+    def _in_all(self, worker: int, change: Change, undo: Change) -> None:
+        """Have all workers that serve but ``worker``, which asks, make a change, or none of them."""
+        done: list[int] = []
+        for index in self._fleet.serving():
+            if index == worker:
+                continue
+            try:
+                self._fleet.ask(index, *change, timeout=_SECONDS)
+            except Ended:
+                continue  # Another one takes its place, and makes the change.
+            except RepoAgentError:
+                for one in done:
+                    with suppress(RepoAgentError):
+                        self._fleet.ask(one, *undo, timeout=_SECONDS)
+                raise
+            done.append(index)
+
+
+class SharedRegions(Regions):
+    """The regions of a worker: what a client registers here is registered in all."""
+
+    def __init__(self, calls: Calls, *, allowed: bool) -> None:
+        super().__init__(allowed=allowed)
+        self._calls = calls
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """See :meth:`Regions.register`."""
+        self.register_here(name, key, offset, byte_size)
+        try:
+            self._calls.call("register", name, key, offset, byte_size, timeout=_SECONDS)
+        except RepoAgentError:
+            super().unregister(name)
+            raise
+
+    def register_here(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """The same in this process."""
+        super().register(name, key, offset, byte_size)
+
+    def unregister(self, name: str = "") -> None:
+        """See :meth:`Regions.unregister`."""
+        super().unregister(name)
+        self._calls.call("unregister", name, timeout=_SECONDS)
+
+    def unregister_here(self, name: str) -> None:
+        """The same in this process."""
+        super().unregister(name)
