@@ -31,7 +31,7 @@ from onnx import helper, numpy_helper
 from onnx_models import onnx_model, write_onnx
 
 from repoagent.config import ModelConfig
-from repoagent.serving.backends.onnxruntime.options import session_options
+from repoagent.serving.backends.onnxruntime.backend import session_options
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array, Tensor

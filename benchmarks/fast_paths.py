@@ -35,11 +35,10 @@ from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec.request_templates import NumberList, RequestTemplates
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.known_requests import KnownRequests
-from repoagent_server.grpc.response import infer_message
-from repoagent_server.grpc.response_writer import ResponseWriter
+from repoagent_server.grpc.response import ResponseWriter, infer_message
 from repoagent_server.http.connection import HttpConnection
-from repoagent_server.http.connections import Connections
 from repoagent_server.http.reader import RequestReader
+from repoagent_server.shared.connections import Connections
 from servers import piped
 
 from repoagent.server import Server

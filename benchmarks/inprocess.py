@@ -31,7 +31,7 @@ from onnx_models import onnx_model, write_onnx
 
 from repoagent.config import ModelConfig
 from repoagent.server import Model, Server
-from repoagent.serving.backends.onnxruntime.options import session_options
+from repoagent.serving.backends.onnxruntime.backend import session_options
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 

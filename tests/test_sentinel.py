@@ -25,7 +25,7 @@ SERVER = """
 import ctypes, os, signal, subprocess, sys
 from repoagent import sentinel
 from repoagent.cli import fetch as _, main as _
-from repoagent.engines.probing import parent
+from repoagent.engines import probe as parent
 from repoagent_llm.backend.chat import renderer
 from repoagent.storage.secrets.programs import child_environment, without_secrets
 from repoagent.storage.secrets.programs import run_program

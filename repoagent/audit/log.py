@@ -197,7 +197,6 @@ class AuditLog:
     # -- recording ------------------------------------------------------------------------------------------------
 
     def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        """See :meth:`Audit.demand`."""
         error = self._write(event, result, what, actor or current_actor())
         if error is not None and self._required:
             raise AuditError(
@@ -206,7 +205,6 @@ class AuditLog:
             )
 
     def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        """See :meth:`Audit.record`."""
         self._write(event, result, what, actor or current_actor())
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:

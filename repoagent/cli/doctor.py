@@ -99,7 +99,7 @@ def _providers() -> Iterator[Finding]:
 
 
 def _tensorrt() -> Iterator[Finding]:
-    from repoagent.engines.probing import probe
+    from repoagent.engines.probe import probe
 
     found = probe()
     name = f"{found.flavour} {found.version}".strip()

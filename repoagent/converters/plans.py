@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api.converters import ConversionJob, ConverterOption, Product
-from repoagent.engines.building.profiles import PlanSettings
+from repoagent.engines.builder.profiles import PlanSettings
 from repoagent.engines.flavours import CHOICE, Flavour, installed, installed_version, not_installed
 from repoagent.engines.plan_header import PlanHeader
-from repoagent.engines.probing.parent import probe
+from repoagent.engines.probe import probe
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 
 __all__ = [
@@ -98,8 +98,8 @@ def build_described(job: ConversionJob) -> Product:
     """Build the plan that the settings of ``job`` describe, in this process; what it has is in the annotations."""
     options = job.settings
     os.environ[CHOICE] = options["flavour"]  # read when the library is imported, in this process
-    from repoagent.engines.building.build import build_plan
-    from repoagent.engines.building.profiles import to_json
+    from repoagent.engines.builder.build import build_plan
+    from repoagent.engines.builder.profiles import to_json
 
     plan = job.target / options["output"]
     settings = PlanSettings.from_json(options["plan"])

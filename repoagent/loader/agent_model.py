@@ -398,7 +398,6 @@ class _LoadCache:
         self._load = load
 
     def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
-        """See :meth:`repoagent.api.Cache.get_or_build`."""
         return self._load.cache.get_or_build(key, build)
 
 

@@ -91,7 +91,6 @@ class ChainEntry:
             logger.debug("%s of model '%s' goes on to the other agents: %s", action.name, self._load.name, error)
 
     def relocate(self, former: ModelSource) -> None:
-        """See :meth:`LoadedChain.relocate`."""
         self._model.relocate(former)
 
     def close(self) -> None:

@@ -53,14 +53,12 @@ class Downloads:
     timeout: float = TIMEOUT
 
     def client(self, allow: Sequence[str] = ()) -> WebClient:
-        """See :meth:`repoagent.api.AgentModel.web`."""
         offline = f"the server is offline ({OFFLINE_VARIABLE})" if is_offline() else ""
         return WebClient(_hosts(allow), timeout=self.timeout, offline=offline)
 
     def listing(
         self, url: str, include: Sequence[str], options: Mapping[str, Any], allow: Sequence[str]
     ) -> list[RemoteFile]:
-        """See :meth:`repoagent.api.AgentModel.list_remote`."""
         if is_offline():
             raise UnavailableError(f"{_shown(url)} cannot be listed: the server is offline ({OFFLINE_VARIABLE})")
         if url.startswith(("http://", "https://")) and not url.endswith("/"):
@@ -85,7 +83,6 @@ class Downloads:
     def download(
         self, files: Sequence[RemoteFile], into: Path, options: Mapping[str, Any], allow: Sequence[str]
     ) -> dict[str, str]:
-        """See :meth:`repoagent.api.AgentModel.download`."""
         self._check_count(len(files), "the download")
         client = self.client(allow)
         opened: dict[str, Any] = {}

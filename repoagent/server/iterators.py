@@ -80,7 +80,6 @@ class QueueSender:
         self._more: Any = request.response_queue
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
         made = make_response(self._request, response, final)
         self._queue.put(made)
         if self._more is not None:

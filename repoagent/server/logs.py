@@ -34,7 +34,6 @@ class JsonFormatter(logging.Formatter):
     ``message``, and ``exception`` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See :class:`logging.Formatter`."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
             "timestamp": f"{seconds}.{int(record.created % 1 * 1e6):06d}Z",

@@ -403,47 +403,36 @@ class ServingCore:
         return not self.options.strict_readiness or self._queries.all_ready()
 
     def metadata(self) -> dict[str, Any]:
-        """See :meth:`CoreQueries.metadata`."""
         return self._queries.metadata()
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """See :meth:`CoreQueries.model_ready`."""
         return self.live() and self._queries.model_ready(name, version)
 
     def model_loaded(self, name: str) -> bool:
-        """See :meth:`CoreQueries.model_loaded`."""
         return self._queries.model_loaded(name)
 
     def has_model(self, name: str) -> bool:
-        """See :meth:`CoreQueries.has_model`."""
         return self._queries.has_model(name)
 
     def asks_model(self, name: str, version: str = "") -> bool:
-        """See :meth:`CoreQueries.asks_model`."""
         return self._queries.asks_model(name, version)
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """See :meth:`CoreQueries.model_metadata`."""
         return self._queries.model_metadata(name, version)
 
     def decoupled(self, name: str, version: str = "") -> bool:
-        """See :meth:`CoreQueries.decoupled`."""
         return self._queries.decoupled(name, version)
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        """See :meth:`CoreQueries.model_config`."""
         return self._queries.model_config(name, version)
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """See :meth:`CoreQueries.statistics`."""
         return self._queries.statistics(name, version)
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
-        """See :meth:`CoreQueries.index`."""
         return self._queries.index(ready_only=ready_only)
 
     def metrics(self) -> list[ModelMetrics]:
-        """See :meth:`CoreQueries.metrics`."""
         return self._queries.metrics()
 
 

@@ -54,7 +54,6 @@ class Router:
         return future
 
     def find(self, name: str, version: str) -> ServedModel:
-        """See :meth:`ModelTable.find`."""
         return self._table.find(name, version)
 
     def submit(self, request: InferRequest) -> None:

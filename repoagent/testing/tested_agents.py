@@ -118,6 +118,5 @@ class _WatchedCache:
         self._faults = faults
 
     def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
-        """See :class:`repoagent.api.Cache`."""
         path: Path = _passing(self._faults, self._point, partial(self._cache.get_or_build, key, build))
         return path

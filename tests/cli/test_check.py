@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.engines.probing import probe
-from tests.engines.building.plans import need_tensorrt
+from repoagent.engines.probe import probe
+from tests.engines.builder.plans import need_tensorrt
 
 pytestmark = pytest.mark.slow
 

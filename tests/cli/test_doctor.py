@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from repoagent.beneath import jail
 from repoagent.cli import doctor
 from repoagent.cli.main import program
-from repoagent.engines.probing import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 
-PROBE = "repoagent.engines.probing.probe"
+PROBE = "repoagent.engines.probe.probe"
 
 
 def _found(monkeypatch: pytest.MonkeyPatch, findings: Findings | None = None) -> dict[str, Any]:

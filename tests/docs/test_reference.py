@@ -8,8 +8,7 @@ import pytest
 
 from repoagent.api import AgentModel
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.inference import inference_families
-from repoagent.server.exposition.page import Machine
+from repoagent.server.exposition.page import Machine, inference_families
 
 FAMILIES = [*inference_families([]), *AgentMetrics().families(), *Machine().families()]
 METHODS = [name for name, member in vars(AgentModel).items() if inspect.isfunction(member) and not name.startswith("_")]

@@ -6,7 +6,7 @@
 import os
 from typing import Any, Final
 
-from repoagent.engines.probing import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 from tests.engines.standin import StandInPlan, StandInPlatform
 
 __all__ = ["INTERFACES", "allocations", "content_of", "new_platform", "over_interfaces", "plan_of"]

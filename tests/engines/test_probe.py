@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.engines.flavours import CHOICE
-from repoagent.engines.probing import Findings, Gpu, probe
+from repoagent.engines.probe import Findings, Gpu, probe
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_with_nothing_installed_no_child_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.engines.probing.parent.installed", list)
+    monkeypatch.setattr("repoagent.engines.probe.installed", list)
     monkeypatch.setattr(subprocess, "Popen", None)
     found = probe()
     assert not found.usable

@@ -23,7 +23,7 @@ PLAN = plan(matmul(), rows(1, 4, x=(4,)))
 
 @pytest.fixture
 def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServingCore]:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.find_platform", StandInPlatform)
+    monkeypatch.setattr("repoagent.engines.cuda.find_platform", StandInPlatform)
     (tmp_path / "models").mkdir()
     options = CoreOptions(
         repositories=(str(tmp_path / "models"),),

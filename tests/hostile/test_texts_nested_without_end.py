@@ -34,7 +34,7 @@ from repoagent.api import WebAnswer
 from repoagent.audit.lines import read_line
 from repoagent.config.json_form import read_json as config
 from repoagent.engines.plan_description import read_subject
-from repoagent.engines.probing.findings import Findings
+from repoagent.engines.probe import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.loader.converting.messages import parse
 from repoagent.loader.policy.rules import read_policy

@@ -11,8 +11,7 @@ from repoagent_server.access.credentials import Given, given_in
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.infer import error_for_client
-from repoagent_server.grpc.response import code_for, details
-from repoagent_server.grpc.response_writer import error_message
+from repoagent_server.grpc.response import code_for, details, error_message
 from repoagent_server.grpc.service import METHODS, SERVICE
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.running_request import RunningRequest, log_refused

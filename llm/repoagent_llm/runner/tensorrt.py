@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.beneath import open_beneath
-from repoagent.engines.cuda.finding import find_platform
+from repoagent.engines.cuda import find_platform
 from repoagent.engines.memory import Pair
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.engines.profiles import Profiles

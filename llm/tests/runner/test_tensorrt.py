@@ -20,7 +20,7 @@ from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
 from llm.tests.plan_folders import prefill_and_decode
-from repoagent.engines.probing import Findings
+from repoagent.engines.probe import Findings
 from tests.engines.platforms import allocations, content_of, new_platform, plan_of
 from tests.engines.standin import StandInPlan
 
@@ -183,6 +183,6 @@ def _tokens(executor: Executor, request_id: int) -> list[list[int]]:
 
 
 def test_without_a_usable_tensorrt_the_reason_is_given(decoder_plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings(problem="CUDA finds no usable driver"))
+    monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings(problem="CUDA finds no usable driver"))
     with pytest.raises(Exception, match="TensorRT plans cannot run here: CUDA finds no usable driver"):
         load_runner(read_spec(decoder_plan("llama")), ExecutorConfig(max_batch_size=2))

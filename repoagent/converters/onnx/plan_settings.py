@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.converters.option_values import number, truth
-from repoagent.engines.building.profiles import BatchRange, GivenProfile, PlanSettings
+from repoagent.engines.builder.profiles import BatchRange, GivenProfile, PlanSettings
 from repoagent.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from repoagent.converters.plans import (
     refuse_unsupported,
     target_of,
 )
-from repoagent.engines.building.profiles import PlanSettings
+from repoagent.engines.builder.profiles import PlanSettings
 from repoagent.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -1,7 +1,33 @@
-"""The engine protocol over CUDA and TensorRT.
+"""The engine protocol over CUDA and TensorRT, and where plans run on this machine.
 
-All but ``finding`` is imported only after the probe has found both usable.
+The modules of this package are imported only after the probe has found both usable.
 
 Checked against the interfaces of TensorRT 10.15, 11.x and TensorRT for RTX by mypy; docs/gpu.md lists what of it has
 never been executed.
 """
+
+import threading
+
+from repoagent.engines.probe import probe
+from repoagent.engines.protocol import Platform
+from repoagent.errors import UnsupportedError
+
+_lock = threading.Lock()
+_found: list[Platform] = []
+
+
+def find_platform() -> Platform:
+    """The GPUs of this machine with the TensorRT that is installed; found once, and one object for everyone.
+
+    Raises:
+        UnsupportedError: TensorRT cannot be used here; the message is the probe's. The next call looks again.
+    """
+    with _lock:
+        if not _found:
+            found = probe()
+            if not found.usable:
+                raise UnsupportedError(f"TensorRT plans cannot run here: {found.problem}")
+            from repoagent.engines.cuda.platform import CudaPlatform
+
+            _found.append(CudaPlatform(found))
+        return _found[0]

@@ -11,7 +11,7 @@ from repoagent.engines.cuda.device import CudaDevice
 from repoagent.engines.cuda.engine import TensorRtEngine, TensorRtLog
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.plan_header import HEADER_SIZE, PlanHeader, judge
-from repoagent.engines.probing import Findings
+from repoagent.engines.probe import Findings
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError
 

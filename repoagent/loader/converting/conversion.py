@@ -160,7 +160,6 @@ class LoadConversion:
         return sum(self._sizes.values())
 
     def write(self, target: Path) -> Converted:
-        """See :meth:`repoagent.api.Conversion.write`."""
         refuse_existing(target, (self._plan.output, statement_name(self._plan)), self._source.label)
         started = time.monotonic()
         digests, read = self._digest_inputs()
@@ -186,7 +185,6 @@ class LoadConversion:
         return Converted(files, self._product, built, digests)
 
     def configure(self, config: ModelConfig) -> None:
-        """See :meth:`repoagent.api.Conversion.configure`."""
         self._converter.configure(config, self._plan, self._product)
 
     def _digest_inputs(self) -> tuple[dict[str, str], int]:

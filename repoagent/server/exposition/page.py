@@ -1,16 +1,213 @@
 """The page that Prometheus fetches: read from the counters at the moment it is asked for."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.inference import inference_families
 from repoagent.server.exposition.settings import MetricsSettings
-from repoagent.server.exposition.text import Family, render
-from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.server.exposition.text import Family, Part, Sample, render
+from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE
+from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.queries import ModelMetrics
+
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+    ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success),
+    ("count", "Number of inferences performed (does not include cached requests)", lambda s: s.inference_count),
+    (
+        "exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda s: s.execution_count,
+    ),
+)
+
+_DURATIONS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+    (
+        "request",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda s: s.request_ns,
+    ),
+    ("queue", "Cumulative inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
+    (
+        "compute_input",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_input_ns,
+    ),
+    (
+        "compute_infer",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_infer_ns,
+    ),
+    (
+        "compute_output",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_output_ns,
+    ),
+)
+
+_CACHE: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+    ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits),
+    ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses),
+    (
+        "hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda s: s.cache_hit_ns // 1000,
+    ),
+    (
+        "miss_duration_per_model",
+        "Total cache miss duration per model, in microseconds",
+        lambda s: s.cache_miss_ns // 1000,
+    ),
+)
+
+
+def inference_families(
+    models: Sequence[ModelMetrics],
+    settings: MetricsSettings = MetricsSettings(),  # noqa: B008 - frozen
+) -> Iterable[Family]:
+    """Names, labels and help texts as Triton has them; ``settings`` select what is shown of latencies."""
+    durations = settings.counter_latencies
+    for name, text, read in _COUNTERS:
+        yield Family(f"nv_inference_{name}", "counter", text, [(_labels(m), read(m.statistics)) for m in models])
+    yield Family(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        _failures(models),
+    )
+    for name, text, read in _DURATIONS if durations else ():
+        samples: list[Sample] = [(_labels(m), read(m.statistics) // 1000) for m in models]
+        yield Family(f"nv_inference_{name}_duration_us", "counter", text, samples)
+    yield Family(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        [(_labels(m), m.waiting) for m in models],
+    )
+    cached = [m for m in models if m.cached]
+    for name, text, read in _CACHE if cached else ():
+        if durations or "duration" not in name:
+            yield Family(f"nv_cache_{name}", "counter", text, [(_labels(m), read(m.statistics)) for m in cached])
+    yield from latency_families(models, _labels, settings.summary_quantiles)
+
+
+def _labels(model: ModelMetrics) -> list[tuple[str, str]]:
+    return [("model", model.name), *_namespace(model), ("version", model.version), *_tags(model)]
+
+
+def _tags(model: ModelMetrics) -> list[tuple[str, str]]:
+    """The labels that the configuration of the model adds, marked as Triton marks them."""
+    return [(f"_{name}", value) for name, value in sorted(model.tags.items())]
+
+
+def _namespace(model: ModelMetrics) -> list[tuple[str, str]]:
+    return [("namespace", model.namespace)] if model.namespace else []
+
+
+def _failures(models: Sequence[ModelMetrics]) -> list[Sample]:
+    return [
+        ([("model", m.name), *_namespace(m), ("reason", reason), ("version", m.version), *_tags(m)], count)
+        for m in models
+        for reason, count in m.statistics.failures.items()
+    ]
+
+
+_SUMMARIES: Final[tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]"], ...]] = (
+    ("request", "inference request duration in microseconds (includes cached requests)", lambda s: s.request_ns),
+    ("queue", "inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
+    (
+        "compute_input",
+        "compute input duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_input_ns,
+    ),
+    (
+        "compute_infer",
+        "compute inference duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_infer_ns,
+    ),
+    (
+        "compute_output",
+        "inference compute output duration in microseconds (does not include cached requests)",
+        lambda s: s.compute_output_ns,
+    ),
+)
+
+_LOOKUPS: Final[
+    tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]", "Callable[[StatisticsSnapshot], int]"], ...]
+] = (
+    ("cache_hit", "cache hit duration in microseconds", lambda s: s.cache_hit_ns, lambda s: s.cache_hits),
+    ("cache_miss", "cache miss duration in microseconds", lambda s: s.cache_miss_ns, lambda s: s.cache_misses),
+)
+
+Labels = Callable[["ModelMetrics"], Sequence[tuple[str, str]]]
+
+
+def latency_families(models: Sequence["ModelMetrics"], labels: Labels, quantiles: Sequence[float]) -> Iterable[Family]:
+    """The summaries and histograms of the models that keep what they are made of."""
+    for name, text, read in _SUMMARIES:
+        parts = [part for model in models for part in _summary(model, name, read, labels(model), quantiles)]
+        yield Family(f"nv_inference_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
+    for name, text, read, count in _LOOKUPS:
+        parts = [
+            part
+            for model in models
+            if model.cached
+            for part in _parts(model, name, read(model.statistics), count(model.statistics), labels(model), quantiles)
+        ]
+        yield Family(f"nv_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
+    kept = [(model, recent.first_response) for model in models if (recent := model.statistics.recent)]
+    histograms = [part for model, metric in kept if metric for part in _histogram(metric, labels(model))]
+    text = "Duration from request to first response in milliseconds"
+    yield Family(FIRST_RESPONSE, "histogram", text, parts=histograms)
+
+
+def _summary(
+    model: "ModelMetrics",
+    name: str,
+    read: "Callable[[StatisticsSnapshot], int]",
+    labels: Sequence[tuple[str, str]],
+    quantiles: Sequence[float],
+) -> Iterable[Part]:
+    statistics = model.statistics
+    executed = statistics.success - (statistics.cache_hits if name.startswith("compute") else 0)
+    return _parts(model, name, read(statistics), executed, labels, quantiles)
+
+
+def _parts(
+    model: "ModelMetrics",
+    name: str,
+    total_ns: int,
+    count: int,
+    labels: Sequence[tuple[str, str]],
+    quantiles: Sequence[float],
+) -> Iterable[Part]:
+    statistics = model.statistics
+    if statistics.recent is None or not statistics.recent.summaries:
+        return
+    values = sorted(statistics.recent.parts[name])
+    for quantile in quantiles:
+        yield "", [*labels, ("quantile", f"{quantile:g}")], _quantile(values, quantile)
+    yield "_sum", labels, total_ns // 1000
+    yield "_count", labels, count
+
+
+def _quantile(values: Sequence[int], quantile: float) -> float:
+    """The least of the sorted ``values`` that the share ``quantile`` of them is not above, in microseconds."""
+    if not values:
+        return math.nan
+    place = math.ceil(quantile * len(values)) - 1
+    return values[max(place, 0)] // 1000
+
+
+def _histogram(metric: Metric, labels: Sequence[tuple[str, str]]) -> Iterable[Part]:
+    counts, total = metric.cumulated()
+    for bound, count in counts:
+        yield "_bucket", [*labels, ("le", "+Inf" if math.isinf(bound) else f"{bound:g}")], count
+    yield "_sum", labels, total
+    yield "_count", labels, counts[-1][1]
 
 
 class Machine:

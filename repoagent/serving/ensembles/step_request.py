@@ -140,7 +140,6 @@ class StepRequest(InferRequest):
 
     @property
     def cancelled(self) -> bool:
-        """See :class:`InferRequest`."""
         return self._own_cancelled or self._run.stopped
 
     @cancelled.setter

@@ -253,7 +253,6 @@ class RaggedJoiner(Joiner):
     def split(
         self, outputs: Mapping[str, Tensor], requests: Sequence[InferRequest], sizes: Sequence[int]
     ) -> list[dict[str, Tensor]]:
-        """See :meth:`Joiner.split`."""
         even = {name: tensor for name, tensor in outputs.items() if name not in self._scattered}
         everything = [InferRequest(Asked(request.model_name, {})) for request in requests]
         parts: list[dict[str, Tensor]] = super().split(even, everything, sizes)

@@ -61,16 +61,13 @@ class MappedRepository:
 
     @property
     def place(self) -> object:
-        """See :meth:`repoagent.storage.Repository.place`."""
         return self._repository.place
 
     @property
     def is_remote(self) -> bool:
-        """See :meth:`repoagent.storage.Repository.is_remote`."""
         return self._repository.is_remote
 
     def hurry(self) -> None:
-        """See :meth:`repoagent.storage.Repository.hurry`."""
         self._repository.hurry()
 
     @property
@@ -79,13 +76,11 @@ class MappedRepository:
         return frozenset(self._directories)
 
     def model_names(self) -> list[str]:
-        """See :meth:`repoagent.storage.Repository.model_names`."""
         directories = set(self._repository.model_names())
         mapped = {name for name, directory in self._directories.items() if directory in directories}
         return sorted(mapped | (directories - self._renamed))
 
     def model(self, name: str) -> ModelSource | None:
-        """See :meth:`repoagent.storage.Repository.model`."""
         if name not in self._directories and name in self._renamed:
             return None  # That directory has other names here.
         directory = self._directories.get(name, name)

@@ -167,7 +167,6 @@ class RateLimiter:
         return limit
 
     def stand_in_line(self, ticket: Ticket) -> None:
-        """See :meth:`Ticket.take`."""
         with self._lock:
             self._free(ticket)
             if not ticket.closed:
@@ -176,7 +175,6 @@ class RateLimiter:
             self._grant()
 
     def release(self, ticket: Ticket) -> None:
-        """See :meth:`Ticket.give`."""
         with self._lock:
             self._free(ticket)
             self._grant()
@@ -201,7 +199,6 @@ class RateLimiter:
             ticket.woken.set()
 
     def remove(self, ticket: Ticket) -> None:
-        """See :meth:`Ticket.close`."""
         with self._lock:
             ticket.closed = True
             self._tickets.discard(ticket)

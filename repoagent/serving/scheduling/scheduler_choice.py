@@ -9,10 +9,9 @@ from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.batching import DynamicBatchScheduler
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
-from repoagent.serving.scheduling.iterative import IterativeScheduler
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
-from repoagent.serving.scheduling.sequence import SequenceScheduler
+from repoagent.serving.scheduling.sequence import IterativeScheduler, SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
 

@@ -96,11 +96,9 @@ class Caller:
         return there
 
     def may(self, right: Right, model: str) -> bool:
-        """See :meth:`Client.may`."""
         return self.client.may(right, model)
 
     def may_all(self, right: Right) -> bool:
-        """See :meth:`Client.may_all`."""
         return self.client.may_all(right)
 
     def manages(self, model: str) -> bool:

@@ -33,9 +33,8 @@ from repoagent_server.codec.fields import (
     find,
     string_field,
 )
-from repoagent_server.codec.json_data import array_from_json
+from repoagent_server.codec.json_data import Values, array_from_json
 from repoagent_server.codec.json_text import loads
-from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel

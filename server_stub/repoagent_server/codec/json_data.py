@@ -3,7 +3,7 @@
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import countOf
 from typing import Any, Final
@@ -17,8 +17,34 @@ from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import complaint
 from repoagent_server.codec.json_text import too_deep
-from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.request_label import RequestLabel
+
+
+@dataclass(slots=True)
+class Values:
+    """An array in pieces, each a list without lists in it. No one holds the interpreter for longer than one takes."""
+
+    pieces: list[list[Any]] = field(default_factory=list)
+    nested: bool = False
+    """Whether it was written with arrays in it; only their values are here."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def add(self, piece: list[Any]) -> None:
+        """Append values."""
+        self.pieces.append(piece)
+
+    def taken(self) -> Iterator[list[Any]]:
+        """The pieces, each forgotten here once the next is asked for."""
+        self.pieces.reverse()
+        while self.pieces:
+            yield self.pieces.pop()
+
+    def __del__(self) -> None:
+        """Of a request that is refused: ten million values freed in one go would keep the interpreter from others."""
+        while self.pieces:
+            self.pieces.pop()
 
 
 def array_from_json(

@@ -17,8 +17,8 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent_server.codec.binary import Buffer
+from repoagent_server.codec.json_data import Values
 from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
-from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.request_label import too_many_texts
 
 LONG_JSON: Final = 1 << 18

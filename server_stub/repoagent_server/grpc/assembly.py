@@ -16,8 +16,8 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.core import Core
-from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog

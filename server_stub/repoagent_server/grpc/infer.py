@@ -18,13 +18,12 @@ from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
-from repoagent_server.grpc.response import code_for, details
-from repoagent_server.grpc.response_writer import ResponseWriter
+from repoagent_server.grpc.response import ResponseWriter, code_for, details
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Headers, Inference
 from repoagent_server.handlers.operations import check_version
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.request_log import RequestLog
 
@@ -68,7 +67,6 @@ class InferCalls:
         return self._inference.limits
 
     def now(self, caller: Caller | None) -> Caller | None:
-        """See :meth:`Inference.now`."""
         return self._inference.now(caller)
 
     async def infer(self, received: Received, context: Context) -> list[Buffer]:

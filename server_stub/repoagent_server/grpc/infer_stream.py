@@ -14,12 +14,11 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.infer import InferCalls, error_for_client, read_long, status_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import code_for, details
-from repoagent_server.grpc.response_writer import error_message, response_message
+from repoagent_server.grpc.response import code_for, details, error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.mailbox import Answer
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"

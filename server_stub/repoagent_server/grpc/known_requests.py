@@ -16,7 +16,7 @@ from repoagent_server.codec.binary import view
 from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response_writer import frame_of
+from repoagent_server.grpc.response import frame_of
 
 _RAW: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _NAME_TAG, _VERSION_TAG, _ID_TAG = b"\x0a", b"\x12", b"\x1a"

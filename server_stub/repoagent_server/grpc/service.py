@@ -29,7 +29,7 @@ from repoagent_server.handlers.operations import (
 )
 from repoagent_server.handlers.trace_settings import TraceChanges
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.pools import Pools
 
 SERVICE: Final = "inference.GRPCInferenceService"

@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, json_length, too_large
-from repoagent_server.http.messages import Header, Request, Response, error_response
-from repoagent_server.http.rendering import headers_of
+from repoagent_server.http.messages import Header, Request, Response, error_response, headers_of
 from repoagent_server.http.service import HttpService, Refusal, ServiceFactory
-from repoagent_server.shared.address import shown
+from repoagent_server.shared.connections import shown
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import GrowingBody, Reserve, Unread, too_much
 

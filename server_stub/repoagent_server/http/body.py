@@ -124,7 +124,6 @@ class LargeBody(asyncio.BufferedProtocol):
         return self._filled
 
     def lags(self) -> bool:
-        """See :meth:`Hold.lags`."""
         return self._hold.lags(self._filled)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -13,14 +13,20 @@ from typing import Final, cast
 from repoagent_server.access import PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import LargeBody
-from repoagent_server.http.connections import Connections
-from repoagent_server.http.messages import Request, Response, error_response
+from repoagent_server.http.messages import (
+    CONTINUE,
+    LAST_CHUNK,
+    Request,
+    Response,
+    chunk,
+    error_response,
+    render,
+    render_head,
+)
 from repoagent_server.http.reader import Limits, Reading, RequestReader
-from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
 from repoagent_server.http.service import HttpService, Refusal
-from repoagent_server.shared.address import address_of
+from repoagent_server.shared.connections import JOIN_BELOW, Connections, address_of, write_pieces
 from repoagent_server.shared.reserve import Uptake, too_much
-from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
 _LINGER_SECONDS: Final = 10.0
 _UNWRITTEN: Final = 64
@@ -377,7 +383,6 @@ class HttpConnection(asyncio.Protocol):
         self._last_taken = taken
 
     def progress(self) -> float | None:
-        """See :class:`Connections`."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._current is not None or self._unwritten:
             return None

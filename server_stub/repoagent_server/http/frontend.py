@@ -14,11 +14,11 @@ import uvloop
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.http.connection import HttpConnection
-from repoagent_server.http.connections import Connections, backlog
 from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.shared.connections import Connections, backlog
 from repoagent_server.shared.pools import Pools
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort

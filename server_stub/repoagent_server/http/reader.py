@@ -195,7 +195,6 @@ class RequestReader:
         return self._joined.takes(self._size - len(self._joined))
 
     def lags(self) -> bool:
-        """See :meth:`Hold.lags`."""
         return self._hold.lags(self._size)
 
     def _is_refused(self) -> bool:

@@ -137,7 +137,6 @@ class Worker:
         self._regions.unregister_here(name)
 
     def manages(self, number: int, model: str) -> bool:
-        """See :meth:`WorkerCore.manages`."""
         return self._core.manages(number, model)
 
     def of_models(self, name: str, *arguments: Any) -> Any:

@@ -45,7 +45,6 @@ class Memory(bytearray):
     __slots__ = ("__weakref__",)
 
     def takes(self, more: int = 0) -> int:
-        """See :meth:`GrowingBody.takes`."""
         return len(self) + more
 
 
@@ -207,7 +206,6 @@ class Unread(Hold):
         self._ahead = 0
 
     def resize(self, size: int) -> bool:
-        """See :meth:`Hold.resize`."""
         if size < self._ahead:
             self._run_ahead(size)
         return super().resize(size)

@@ -255,11 +255,9 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
     # From the protocol to the socket.
 
     def write(self, data: _Buffer) -> None:
-        """See :class:`asyncio.Transport`."""
         self.writelines((data,))
 
     def writelines(self, list_of_data: Iterable[_Buffer]) -> None:
-        """See :class:`asyncio.Transport`."""
         if self._state is not _State.OPEN:
             return
         for data in list_of_data:
@@ -304,7 +302,6 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
     # The end.
 
     def close(self) -> None:
-        """See :class:`asyncio.Transport`."""
         if self._state is _State.SHAKING:
             self.abort()
         else:
@@ -337,35 +334,29 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
             self._raw.close()
 
     def abort(self) -> None:
-        """See :class:`asyncio.Transport`."""
         if self._raw is not None:
             self._raw.abort()
 
     def is_closing(self) -> bool:
-        """See :class:`asyncio.Transport`."""
         return self._closes or self._raw is None or self._raw.is_closing()
 
     # The rest of a transport.
 
     def can_write_eof(self) -> bool:
-        """See :class:`asyncio.Transport`."""
         return True
 
     def pause_reading(self) -> None:
-        """See :class:`asyncio.Transport`."""
         self._paused = True
         if self._raw is not None and not self._raw.is_closing():
             self._raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """See :class:`asyncio.Transport`."""
         self._paused = False
         if self._raw is not None and not self._raw.is_closing():
             self._raw.resume_reading()
             asyncio.get_running_loop().call_soon(self._read)
 
     def is_reading(self) -> bool:
-        """See :class:`asyncio.Transport`."""
         return not self._paused and self._state is _State.OPEN
 
     def get_write_buffer_size(self) -> int:
@@ -377,12 +368,10 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
         self._high = _HIGH if high is None else high
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See :class:`asyncio.Transport`."""
         self._protocol = protocol
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """See :class:`asyncio.Transport`."""
         return cast("asyncio.BaseProtocol", self._protocol)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

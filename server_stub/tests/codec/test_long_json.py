@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 from repoagent_server.codec import long_json
+from repoagent_server.codec.json_data import Values
 from repoagent_server.codec.json_text import JsonObject, loads
-from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.long_json import Frame, read_long
 
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError

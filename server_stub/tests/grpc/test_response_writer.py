@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.response import infer_message
-from repoagent_server.grpc.response_writer import ResponseWriter, frame_of
+from repoagent_server.grpc.response import ResponseWriter, frame_of, infer_message
 
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor

@@ -168,7 +168,7 @@ def test_connections_left_open_do_not_keep_a_front_end_from_stopping(
 def test_a_client_that_does_not_read_cannot_keep_a_front_end_from_stopping(
     core: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repoagent_server.http.connections.FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr("repoagent_server.shared.connections.FLUSH_SECONDS", 0.01)
     big = Tensor.of(np.zeros((1, 8 << 20), np.float32))
     core.models["ident"].run = lambda inputs: {"OUTPUT0": big}
     front = HttpFrontend(Endpoint(port=0), api_service(core))

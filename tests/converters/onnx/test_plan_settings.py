@@ -5,7 +5,7 @@ import pytest
 from repoagent.config import read_text
 from repoagent.converters.onnx.plan_settings import plan_settings
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
-from repoagent.engines.building.profiles import BatchRange, PlanSettings
+from repoagent.engines.builder.profiles import BatchRange, PlanSettings
 from repoagent.errors import InvalidArgumentError
 from repoagent.loader.converting.registry import option_values
 

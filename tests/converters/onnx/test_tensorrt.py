@@ -1,4 +1,4 @@
-"""The converter to plans, as far as it goes without TensorRT; real plans are built in tests/engines/building."""
+"""The converter to plans, as far as it goes without TensorRT; real plans are built in tests/engines/builder."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from repoagent.config import read_text
 from repoagent.converters import plans
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import Flavour
-from repoagent.engines.probing import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.loader.converting.conversion import cache_key
 from repoagent.loader.converting.registry import option_values

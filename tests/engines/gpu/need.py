@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 import pytest
 
-from repoagent.engines.probing import Findings, probe
+from repoagent.engines.probe import Findings, probe
 
 __all__ = ["MUST_RUN", "cannot_run", "need_cuda", "need_gpu"]
 

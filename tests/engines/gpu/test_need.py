@@ -3,7 +3,7 @@
 import pytest
 from _pytest.outcomes import Failed, Skipped
 
-from repoagent.engines.probing import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 from tests.engines.gpu import need
 
 

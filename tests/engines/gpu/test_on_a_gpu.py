@@ -43,7 +43,7 @@ CLOSE = 1e-3
 @pytest.fixture(scope="module")
 def platform() -> Platform:
     need_gpu()
-    from repoagent.engines.cuda.finding import find_platform
+    from repoagent.engines.cuda import find_platform
 
     found = find_platform()
     try:
@@ -59,7 +59,7 @@ def platform() -> Platform:
 def build(model: bytes, *ranges: tuple[int, int], width: int = 4, values: Sequence[Sequence[int]] = ()) -> bytes:
     """A plan for this GPU with one profile per range of rows; TF32 off, so that numbers compare."""
     from repoagent.engines.bindings import trt
-    from repoagent.engines.building.network import logger  # A process has one logger, which must not go.
+    from repoagent.engines.builder.network import logger  # A process has one logger, which must not go.
 
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

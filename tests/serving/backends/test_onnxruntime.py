@@ -17,8 +17,7 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.backends.onnxruntime.backend import _TYPES
-from repoagent.serving.backends.onnxruntime.options import run_options, session_options
+from repoagent.serving.backends.onnxruntime.backend import _TYPES, run_options, session_options
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.storage import DirectoryFiles

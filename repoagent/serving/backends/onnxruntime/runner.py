@@ -189,7 +189,6 @@ class OnnxRuntimeRunner(BatchRunner):
         )
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         compute = self._compute
         if compute is None:
             raise UnavailableError("the model has been unloaded")
@@ -204,7 +203,6 @@ class OnnxRuntimeRunner(BatchRunner):
     def run_into(
         self, inputs: Mapping[str, Tensor], outputs: Sequence[str], places: Mapping[str, OutputPlace]
     ) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         session = self._session
         names = list(outputs) if outputs else self._names
         targets = self._placer.targets(inputs, names, places)
@@ -257,7 +255,6 @@ class OnnxRuntimeRunner(BatchRunner):
         self._run_options.terminate = True
 
     def renew(self) -> None:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         self._ended = None
         self._run_options = self._new_options()
 

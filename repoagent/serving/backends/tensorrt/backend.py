@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repoagent.engines.cuda import finding
+from repoagent.engines import cuda
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.backends.tensorrt.slot import GraphRule
 from repoagent.serving.instances.backend import BackendModel, InstanceSpec
@@ -209,7 +209,7 @@ class TensorRtBackend:
     def _found(self) -> Platform:
         with self._lock:
             if self._platform is None:
-                self._platform = finding.find_platform()
+                self._platform = cuda.find_platform()
                 logger.info("TensorRT plans run on %s", self._platform.title)
             return self._platform
 

@@ -100,13 +100,11 @@ class TensorRtRunner(BatchRunner):
     # -- the plain form --------------------------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         return self.finish(self.begin({name: (tensor.array,) for name, tensor in inputs.items()}, outputs))
 
     # -- the two halves --------------------------------------------------------------------------------------------
 
     def begin(self, inputs: Mapping[str, Sequence[Array]], outputs: Sequence[str]) -> Begun:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         if self._closed:
             raise UnavailableError("the model has been unloaded")
         if not self._free:
@@ -124,7 +122,6 @@ class TensorRtRunner(BatchRunner):
         return Begun(slot, layout, names)
 
     def finish(self, begun: Begun) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         slot, types, known = begun.slot, self._types, begun.layout.outputs
         try:
             slot.ended.wait()

@@ -26,9 +26,9 @@ from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve

@@ -84,12 +84,10 @@ class Dispatcher:
     # What connections call.
 
     def route(self, head: RequestHead) -> None:
-        """See :class:`Application`."""
         route = head.route = self._route(head)
         head.lazy = route.is_quick and head.timeout is None and self._access is None
 
     def opened(self, connection: Connection, stream: Stream) -> None:
-        """See :class:`Application`."""
         route: Route = stream.head.route
         timeout = stream.head.timeout
         if route.http_status:
@@ -113,7 +111,6 @@ class Dispatcher:
             stream.call = RunningCall(self, connection, stream, deadline)
 
     def data(self, connection: Connection, stream: Stream, data: bytes, start: int, stop: int, ended: bool) -> None:
-        """See :class:`Application`."""
         call = stream.call
         if call is None:
             if stream.begun:

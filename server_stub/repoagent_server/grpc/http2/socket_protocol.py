@@ -12,10 +12,8 @@ from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
-from repoagent_server.http.connections import Connections
-from repoagent_server.shared.address import address_of
+from repoagent_server.shared.connections import Connections, address_of, write_pieces
 from repoagent_server.shared.reserve import Uptake
-from repoagent_server.shared.writing import write_pieces
 
 _HIGH_WATER: Final = 1 << 20
 """Bytes that the transport may hold before answers wait in their queues."""
@@ -234,7 +232,6 @@ class SocketProtocol(asyncio.Protocol):
                 self.connection.sender.drop(stream)
 
     def progress(self) -> float | None:
-        """See :class:`Connections`."""
         ends = self._transport is None or self._transport.is_closing()
         return None if ends or self.connection.streams else self._heard
 

@@ -17,8 +17,8 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.service import GrpcService
-from repoagent_server.http.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.http.listener import bound, ignore_new, queued
+from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import Reserve

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from repoagent_server.grpc.http2 import transport
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
-from repoagent_server.http.connections import Connections
+from repoagent_server.shared.connections import Connections
 
 __all__ = ["HeldTime"]
 

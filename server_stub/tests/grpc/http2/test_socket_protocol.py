@@ -7,7 +7,7 @@ from typing import Any
 from hyperframe.frame import SettingsFrame, WindowUpdateFrame
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
-from repoagent_server.http.connections import Connections
+from repoagent_server.shared.connections import Connections
 from repoagent_server.shared.reserve import Reserve
 
 from .conftest import Recorder, Server, frames_of, headers_frame, message

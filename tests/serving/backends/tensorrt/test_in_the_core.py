@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.engines.probing import Findings
+from repoagent.engines.probe import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
@@ -70,7 +70,7 @@ def new_server(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def server(new_server: Any, monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.find_platform", StandInPlatform)
+    monkeypatch.setattr("repoagent.engines.cuda.find_platform", StandInPlatform)
     made: Server = new_server()
     return made
 
@@ -134,7 +134,7 @@ def test_runs_overlap_only_where_there_is_memory_for_two(config: str, overlaps: 
 
 def test_a_reload_changes_the_numbers_and_frees_the_old_plan(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     platform = StandInPlatform()
-    monkeypatch.setattr("repoagent.engines.cuda.finding.find_platform", lambda: platform)
+    monkeypatch.setattr("repoagent.engines.cuda.find_platform", lambda: platform)
     server.write("m", plan(matmul(), rows(1, 4, x=(4,))))
     server.core.load("m")
     before = server.infer("m", [[1, 1, 1, 1]])
@@ -180,7 +180,7 @@ PROBLEMS = [
 def test_the_server_survives_and_the_refusal_states_why(
     new_server: Any, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), problem))
+    monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings("tensorrt", "11.1", (), problem))
     server = new_server()
     server.write("m", plan(matmul(), rows(1, 4, x=(4,))))
     with pytest.raises(RepoAgentError) as caught:
@@ -192,7 +192,7 @@ def test_the_server_survives_and_the_refusal_states_why(
 
 
 def test_where_nothing_can_run_nothing_is_read(new_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), PROBLEMS[1]))
+    monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings("tensorrt", "11.1", (), PROBLEMS[1]))
     monkeypatch.setattr(TensorRtBackend, "_read", lambda *_: pytest.fail("the plan was read"))
     server = new_server()
     server.write("m", plan(matmul(), rows(1, 4, x=(4,))))

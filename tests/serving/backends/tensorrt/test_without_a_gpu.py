@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.config import ModelConfig, normalize, read_text
-from repoagent.engines.probing import Findings
+from repoagent.engines.probe import Findings
 from repoagent.engines.protocol import EngineOptions, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
@@ -23,7 +23,7 @@ PLAN = plan(matmul(), rows(1, 2, x=(4,)), rows(3, 16, x=(4,)))
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), PROBLEM))
+    monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings("tensorrt", "11.1", (), PROBLEM))
 
 
 def described(content: bytes) -> dict[str, Any]:

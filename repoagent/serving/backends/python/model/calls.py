@@ -32,7 +32,6 @@ class ResponseIterator(Generic[T]):
         core.submit(request)
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
         self._items.put((response, final))
 
     def __iter__(self) -> "ResponseIterator[T]":

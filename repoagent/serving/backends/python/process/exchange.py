@@ -192,7 +192,6 @@ class LoopReceiver:
             self._take(exchange, message)
 
     def abandoned(self) -> None:
-        """See :class:`Source`."""
         self._watched = None
         self._closed()
         if self._current is not None:

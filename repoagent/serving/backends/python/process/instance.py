@@ -97,7 +97,6 @@ class ProcessInstance(BackendInstance):
         over: Callable[[Exception | None], None],
         reader: LoopReader,
     ) -> bool:
-        """See :class:`BackendInstance`."""
         child = self._supervisor.child
         if child is None:
             return False

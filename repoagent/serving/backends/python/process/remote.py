@@ -166,7 +166,6 @@ class Stream:
         self._core = core
 
     def send(self, number: int, response: InferResponse | None, final: int) -> None:
-        """See :data:`Respond`."""
         packer = Packer()
         try:
             body = response_body(number, response, final, packer)

@@ -13,8 +13,8 @@ from repoagent.engines.flavours import installed_version
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedError
 from tests.engines import models
-from tests.engines.building.conftest import CAPACITY
-from tests.engines.building.plans import BuildPlan
+from tests.engines.builder.conftest import CAPACITY
+from tests.engines.builder.plans import BuildPlan
 from tests.extent import in_full
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_plan_can_be_built_for_chosen_gpus(build_plan: BuildPlan, perceptron: 
 
 
 def test_a_plan_for_this_machines_gpu_needs_one(build_plan: BuildPlan, perceptron: Path) -> None:
-    from repoagent.engines.probing import probe
+    from repoagent.engines.probe import probe
 
     if probe().gpus:
         pytest.skip("there is a GPU")
@@ -210,7 +210,7 @@ def test_an_input_that_varies_without_a_range_is_refused_before_the_library_does
 def test_a_build_in_this_process_is_cancelled_half_way(build_plan: BuildPlan, decoder: Callable[..., Path]) -> None:
     from repoagent.converters.onnx.plan_settings import plan_settings
     from repoagent.converters.onnx.tensorrt import TensorRtConverter
-    from repoagent.engines.building.build import build_plan as build_here
+    from repoagent.engines.builder.build import build_plan as build_here
     from repoagent.loader.converting.registry import option_values
 
     model = decoder("llama", "fp16")
@@ -229,7 +229,7 @@ def test_a_build_in_this_process_is_cancelled_half_way(build_plan: BuildPlan, de
 
 
 def test_the_error_that_is_shown_is_the_first_and_not_about_the_missing_driver(build_plan: BuildPlan) -> None:
-    from repoagent.engines.building.network import first_error
+    from repoagent.engines.builder.network import first_error
 
     noise = "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (no driver (cudaError 35: old))"
     assert first_error([noise, "[a.cpp::b::1] the cause", "a consequence"]) == "the cause"
@@ -239,8 +239,8 @@ def test_the_error_that_is_shown_is_the_first_and_not_about_the_missing_driver(b
 
 def test_errors_of_two_builds_in_one_process_are_both_collected(build_plan: BuildPlan, save: Save) -> None:
     """The library keeps the first logger that it is given, and ignores every other one."""
-    from repoagent.engines.building.build import build_plan as build_here
-    from repoagent.engines.building.profiles import PlanSettings
+    from repoagent.engines.builder.build import build_plan as build_here
+    from repoagent.engines.builder.profiles import PlanSettings
 
     for name in ("FirstOperator", "SecondOperator"):
         model = save(graph(name))

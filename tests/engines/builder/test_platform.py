@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from repoagent.engines.flavours import Flavour, installed
-from repoagent.engines.probing import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from tests.engines import models
-from tests.engines.building.plans import BuildPlan, need_tensorrt
+from tests.engines.builder.plans import BuildPlan, need_tensorrt
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_what_an_allocator_raises_is_kept_for_the_call_that_can_raise_it(platfor
 
 @pytest.mark.slow
 def test_the_probe_finds_the_library_and_no_driver(platform_of: Any, no_driver: None) -> None:
-    from repoagent.engines.probing import probe
+    from repoagent.engines.probe import probe
 
     found = probe()
     assert found.flavour == "tensorrt_rtx"

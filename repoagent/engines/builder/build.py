@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.engines.bindings import FLAVOUR, trt
-from repoagent.engines.building.network import (
+from repoagent.engines.builder.network import (
     UNFUSED,
     attention_groups,
     collected,
@@ -15,7 +15,7 @@ from repoagent.engines.building.network import (
     logger,
     parse,
 )
-from repoagent.engines.building.profiles import NetworkInput, PlanSettings, profiles_for
+from repoagent.engines.builder.profiles import NetworkInput, PlanSettings, profiles_for
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.protocol import Profile
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnsupportedError

@@ -23,7 +23,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
-from tests.engines.building.plans import need_tensorrt
+from tests.engines.builder.plans import need_tensorrt
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ import hashlib, json, os, signal, sys
 from pathlib import Path
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
-from tests.engines.building.test_many_and_killed import _HELD, _IN_A_BUILD, builders
+from tests.engines.builder.test_many_and_killed import _HELD, _IN_A_BUILD, builders
 
 directory, what = Path(sys.argv[1]), sys.argv[2]
 

@@ -9,7 +9,7 @@ from repoagent_llm.builder import Form, Precision, build
 
 from examples.executor.synthetic import synthetic_checkpoint
 from tests.engines import models
-from tests.engines.building.plans import BuildPlan, PlanShelf, need_tensorrt
+from tests.engines.builder.plans import BuildPlan, PlanShelf, need_tensorrt
 
 CAPACITY = 65
 

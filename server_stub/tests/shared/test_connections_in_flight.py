@@ -2,7 +2,7 @@
 
 import asyncio
 
-from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.connections import InFlight
 
 
 def test_idle_is_when_all_that_started_has_finished() -> None:

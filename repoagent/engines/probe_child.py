@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from repoagent.engines.probing.findings import Findings, Gpu
+from repoagent.engines.probe import Findings, Gpu
 from repoagent.errors import RepoAgentError
 
 

@@ -12,7 +12,7 @@ from llm.tests.backend.tiny import byte_level
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import InvalidArgumentError
 from repoagent.testing import AgentHarness, Outcome
-from tests.engines.building.plans import BuildPlan, need_tensorrt
+from tests.engines.builder.plans import BuildPlan, need_tensorrt
 
 pytestmark = pytest.mark.slow
 

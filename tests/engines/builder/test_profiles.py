@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.engines.building.profiles import BatchRange, NetworkInput, PlanSettings, profiles_for, to_json
+from repoagent.engines.builder.profiles import BatchRange, NetworkInput, PlanSettings, profiles_for, to_json
 from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.errors import InvalidArgumentError
 

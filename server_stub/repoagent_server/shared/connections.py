@@ -1,16 +1,79 @@
-"""The open connections of one front end, and when answers are written to them."""
+"""What one front end has open: connections and the requests on them; how answers are written to sockets."""
 
 import asyncio
 import contextlib
 import resource
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from repoagent_server.shared.in_flight import InFlight
+
+class InFlight:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle: asyncio.Event | None = None
+
+    def started(self) -> None:
+        """A request is being answered."""
+        self._count += 1
+
+    def finished(self) -> None:
+        """Its response has been given, whether or not the client was still there."""
+        self._count -= 1
+        if self._idle is not None and self._count == 0:
+            self._idle.set()
+
+    async def idle(self, timeout: float) -> bool:
+        """Return once no request is being answered; False if ``timeout`` seconds are up before."""
+        if self._count == 0:
+            return True
+        self._idle = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+
+JOIN_BELOW: Final = 1 << 16
+"""Bytes. More than that is not copied once more."""
+
+
+def write_pieces(transport: asyncio.WriteTransport, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Write ``pieces``, at least one, in their order; how many bytes they are."""
+    if len(pieces) == 1:
+        transport.write(pieces[0])
+        return len(pieces[0])
+    size = sum(map(len, pieces))
+    if size < JOIN_BELOW:
+        transport.write(b"".join(pieces))
+    else:
+        transport.writelines(pieces)
+    return size
+
+
+_LOCAL = "unix"
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """``10.0.0.7:51234``, ``[::1]:51234``, or ``unix``; empty if the connection is gone already."""
+    return shown(transport.get_extra_info("peername"))
+
+
+def shown(peer: Any) -> str:
+    """The same for what the system, or ASGI, calls the other end: host and port, and more for IPv6."""
+    if isinstance(peer, str | bytes):
+        return _LOCAL
+    if not peer:
+        return ""
+    host, port = str(peer[0]), peer[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 FLUSH_SECONDS: Final = 2.0
 """How long what has been written may take to get out when a front end stops."""

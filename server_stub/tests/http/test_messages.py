@@ -5,8 +5,7 @@ from http import HTTPStatus
 
 import pytest
 from repoagent_server.http import asgi
-from repoagent_server.http.messages import JSON, OCTETS, Response
-from repoagent_server.http.rendering import render, render_head
+from repoagent_server.http.messages import JSON, OCTETS, Response, render, render_head
 
 _LENGTH = (b"Inference-Header-Content-Length", b"7")
 

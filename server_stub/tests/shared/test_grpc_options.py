@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from repoagent_server.shared import memory
-from repoagent_server.shared.memory import default_message_bytes, memory_bytes
+from repoagent_server.shared import grpc_options
+from repoagent_server.shared.grpc_options import default_message_bytes, memory_bytes
 
 MIB = 1 << 20
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -69,5 +69,5 @@ def test_where_nothing_names_the_group_the_limit_at_the_root_holds(tmp_path: Pat
 def test_a_message_has_a_sixteenth_from_64_mib_to_2_gib(
     monkeypatch: pytest.MonkeyPatch, available: int, message: int
 ) -> None:
-    monkeypatch.setattr(memory, "memory_bytes", lambda: available)
+    monkeypatch.setattr(grpc_options, "memory_bytes", lambda: available)
     assert default_message_bytes() == message

@@ -12,13 +12,13 @@ from repoagent.config import normalize, read_text
 from repoagent.config.model_config_pb2 import TYPE_FP32
 from repoagent.engines.plan_description import check_digest
 from repoagent.engines.plan_header import PlanHeader
-from repoagent.engines.probing import Findings
+from repoagent.engines.probe import Findings
 from repoagent.errors import CancelledError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.storage import MemoryFiles, open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
-from tests.engines.building.plans import need_tensorrt
+from tests.engines.builder.plans import need_tensorrt
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_a_second_load_takes_the_plan_from_the_cache_and_another_option_does_not
 def test_the_statement_completes_a_configuration_where_no_plan_can_be_opened(
     harness: AgentHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), "no driver"))
+    monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings("tensorrt", "11.1", (), "no driver"))
     outcome = harness.run(model(tmp_path, f'backend: "onnxruntime" max_batch_size: 8 {TO_PLAN}'))
     config = read_text(outcome.config)
     config.max_batch_size = 0

@@ -1,15 +1,66 @@
-"""Running the probe's child."""
+"""Whether TensorRT is usable here; found out in a child process, because the library may end the process."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from repoagent.engines.flavours import CHOICE, installed, not_installed
-from repoagent.engines.probing.findings import Findings
 from repoagent.errors import RepoAgentError
+from repoagent.nested_text import read_json
 from repoagent.sentinel import mark
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as CUDA lists it."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The answer of the probe: the flavour that can be used, or why none can."""
+
+    flavour: str = ""
+    """``tensorrt`` or ``tensorrt_rtx``: the flavour that is installed; empty for none."""
+    version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    problem: str = ""
+    """Why no plan can run here; empty if plans can run."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether plans can run here."""
+        return not self.problem
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Findings":
+        """The other way.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            fields = read_json(text)
+            gpus = tuple(
+                Gpu(int(one["index"]), str(one["name"]), tuple(one["capability"]), int(one["memory_bytes"]))
+                for one in fields["gpus"]
+            )
+            return cls(str(fields["flavour"]), str(fields["version"]), gpus, str(fields["problem"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a report of the probe: {error}") from error
+
 
 _SECONDS: Final = 120.0
 _MOST_BYTES: Final = 1 << 20
@@ -43,7 +94,7 @@ def _from_child(seconds: float) -> Findings:
     try:
         try:
             child = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
-                [sys.executable, "-P", "-m", "repoagent.engines.probing.child", str(write)],
+                [sys.executable, "-P", "-m", "repoagent.engines.probe_child", str(write)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
