@@ -10,9 +10,8 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
-from repoagent.serving.scheduling.steps import Entry
+from repoagent.serving.scheduling.steps import Clock, Entry
 
 _MOST_BYTES: Final = 256 << 10
 """Large tensors cost more than being woken up does, and share memory with all that is sent along."""

@@ -11,8 +11,7 @@ from repoagent.serving.instances.batches import Batch
 from repoagent.serving.instances.instance import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import Refuser, Step
+from repoagent.serving.scheduling.steps import Clock, Refuser, Step
 
 _PATIENCE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 0.001

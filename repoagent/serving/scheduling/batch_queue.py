@@ -10,8 +10,7 @@ from typing import Final
 
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings, QueuePolicy
-from repoagent.serving.scheduling.clock import TOLERATED, Deadlines
-from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
+from repoagent.serving.scheduling.steps import TOLERATED, Deadlines, Entry, EntryState, Refusal, Step
 
 _WAITING: Final = EntryState.WAITING
 _DELAYED: Final = EntryState.DELAYED

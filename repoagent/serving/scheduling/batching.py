@@ -11,9 +11,8 @@ from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.steps import Clock, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
 

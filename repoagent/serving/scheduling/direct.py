@@ -15,9 +15,8 @@ from repoagent.serving.instances.instance import Instance, close_all, join_all
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
-from repoagent.serving.scheduling.clock import Clock, Deadlines
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.steps import Entry, Refusal
+from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
 

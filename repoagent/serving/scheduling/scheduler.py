@@ -14,9 +14,8 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.requests.tensor import input_bytes
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.rate_limiter import new_pool
-from repoagent.serving.scheduling.steps import Refusal, Refuser
+from repoagent.serving.scheduling.steps import Clock, Refusal, Refuser
 
 _SHORT_NS: Final = 10_000_000
 """Beside a run that takes longer than that, another thread costs nothing, and a caller may do other work or give up."""

@@ -7,12 +7,12 @@ from repoagent.serving.instances.instance import Instance, VersionContext
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.batching import DynamicBatchScheduler
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence import IterativeScheduler, SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.steps import Clock
 from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
 
 

@@ -12,14 +12,13 @@ from repoagent.serving.measuring.statistics import FailureReason, ModelStatistic
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_slots import DirectSettings, DirectSlots, OldestSlots
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
-from repoagent.serving.scheduling.steps import Entry, Refusal, Refuser
+from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
 from repoagent.serving.scheduling.wrappers import OrderKeeper

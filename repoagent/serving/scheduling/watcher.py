@@ -4,8 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import Refusal, Refuser
+from repoagent.serving.scheduling.steps import Clock, Refusal, Refuser
 
 _PATIENCE_SECONDS: Final = 1.0
 

@@ -8,8 +8,7 @@ from typing import Final
 from repoagent.serving.instances.instance import Instance, join_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
-from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refuser, Step
+from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Clock, Refuser, Step
 
 logger = logging.getLogger(__name__)
 

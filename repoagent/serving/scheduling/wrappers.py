@@ -8,9 +8,9 @@ from repoagent.serving.instances.instance import Instance, VersionContext
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.response_cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.scheduler import Scheduler
+from repoagent.serving.scheduling.steps import Clock
 
 
 class ForwardingScheduler(Scheduler):

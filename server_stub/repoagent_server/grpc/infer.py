@@ -20,8 +20,7 @@ from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.response import ResponseWriter, code_for, details
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
-from repoagent_server.handlers.inference import Headers, Inference
-from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.inference import Headers, Inference, check_version
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox

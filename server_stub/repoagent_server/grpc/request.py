@@ -15,7 +15,7 @@ from repoagent_server.codec.parameters import check_parameters
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
-from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.inference import check_version
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 

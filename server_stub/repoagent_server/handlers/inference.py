@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.errors import RepoAgentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
@@ -21,6 +21,7 @@ from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
 
 ELEMENT_BYTES: Final = 64
 """What a short element of BYTES takes."""
+_MAX_VERSION: Final = 2**63 - 1
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 
 Headers = Iterable[tuple[bytes | str, bytes | str]]
@@ -241,3 +242,26 @@ def trace_context(headers: Iterable[tuple[bytes | str, bytes | str]]) -> dict[st
 
 def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def check_version(version: str) -> str:
+    """``version`` as the core wants it.
+
+    Raises:
+        InvalidArgumentError: it is not a number, or too large a one (Triton's texts).
+    """
+    if version == "":
+        return version
+    if version.startswith("-") and version[1:].isascii() and version[1:].isdigit():
+        raise InvalidArgumentError(
+            f"invalid model version specified '{version}' , version should be an integral value > 0"
+        )
+    wrong = f"failed to get model version from specified version string '{version}'"
+    if not (version.isascii() and version.isdigit() and _fits(version.lstrip("0"))):
+        raise InvalidArgumentError(f"{wrong} (details: stol), version should be an integral value > 0")
+    return version
+
+
+def _fits(digits: str) -> bool:
+    """Whether the number is none too large; Python refuses to look at one of more than 4,300 digits."""
+    return len(digits) <= len(str(_MAX_VERSION)) and int(digits or "0") <= _MAX_VERSION

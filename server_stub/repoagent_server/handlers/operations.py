@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from repoagent.audit import Actor, acting_as
-from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnsupportedError
+from repoagent.errors import InternalError, NotFoundError, RepoAgentError, UnsupportedError
 from repoagent.nested_text import read_json
 from repoagent.public_text import public_values
 from repoagent_server.access import Access, Caller, Need, Right, Scope
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.handlers.inference import check_version
 from repoagent_server.handlers.log_settings import log_settings, update_log
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
@@ -25,7 +26,6 @@ Pool = Literal["", "asks", "long", "waits", "work"]
 """Where a call runs that may block: one of :class:`~repoagent_server.shared.pools.Pools`, or "" for none."""
 
 _FILE: Final = "file:"
-_MAX_VERSION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,29 +242,6 @@ def check_repository(name: str) -> None:
     """Refuse a request that names a repository."""
     if name:
         raise UnsupportedError("'repository_name' specification is not supported")
-
-
-def check_version(version: str) -> str:
-    """``version`` as the core wants it.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or too large a one (Triton's texts).
-    """
-    if version == "":
-        return version
-    if version.startswith("-") and version[1:].isascii() and version[1:].isdigit():
-        raise InvalidArgumentError(
-            f"invalid model version specified '{version}' , version should be an integral value > 0"
-        )
-    wrong = f"failed to get model version from specified version string '{version}'"
-    if not (version.isascii() and version.isdigit() and _fits(version.lstrip("0"))):
-        raise InvalidArgumentError(f"{wrong} (details: stol), version should be an integral value > 0")
-    return version
-
-
-def _fits(digits: str) -> bool:
-    """Whether the number is none too large; Python refuses to look at one of more than 4,300 digits."""
-    return len(digits) <= len(str(_MAX_VERSION)) and int(digits or "0") <= _MAX_VERSION
 
 
 def _number(version: str) -> int | None:

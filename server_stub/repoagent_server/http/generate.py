@@ -11,8 +11,7 @@ from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.handlers.inference import Inference
-from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.inference import Inference, check_version
 from repoagent_server.http.load_report import load_report, wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response

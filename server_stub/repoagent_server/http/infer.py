@@ -17,8 +17,7 @@ from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.request_templates import RequestTemplates
-from repoagent_server.handlers.inference import Inference
-from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.inference import Inference, check_version
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params

@@ -1,5 +1,5 @@
 import pytest
-from repoagent_server.handlers.operations import check_version
+from repoagent_server.handlers.inference import check_version
 
 from repoagent.errors import InvalidArgumentError
 

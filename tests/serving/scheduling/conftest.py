@@ -16,10 +16,10 @@ from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.scheduler_choice import new_scheduler
+from repoagent.serving.scheduling.steps import Clock
 from tests.serving.version_contexts import version_of
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.steps import Clock
 
 PATIENCE = 120.0
 PAIRS = "max_batch_size: 2 dynamic_batching { }"

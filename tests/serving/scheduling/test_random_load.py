@@ -10,7 +10,7 @@ import pytest
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.steps import Clock
 
 THREADS = 6
 REQUESTS = 60

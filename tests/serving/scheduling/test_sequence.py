@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.requests.request import DISCARD, InferRequest
-from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.steps import Clock
 
 DIRECT = "max_batch_size: 4 sequence_batching { direct { } }"
 OLDEST = "max_batch_size: 4 sequence_batching { oldest { max_candidate_sequences: 4 } }"
