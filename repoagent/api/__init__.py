@@ -49,14 +49,14 @@ from repoagent.errors import (
     UnsafePathError,
     UnsupportedError,
 )
+from repoagent.installing import install_hint
+from repoagent.nested_text import read_json, read_json_object
 
 if TYPE_CHECKING:
     from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher
     from repoagent.config import ModelConfig
     from repoagent.web import WebAnswer, WebClient
 
-from repoagent.installing import install_hint
-from repoagent.nested_text import read_json, read_json_object
 
 __all__ = [
     "Action",

@@ -14,6 +14,9 @@ from repoagent.audit.sink import Actor, AuditError, What, current_actor
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key
 
+logger = logging.getLogger(__name__)
+
+
 Note = tuple[str, str, What, Actor]
 
 _PER_SECOND: Final = 100
@@ -128,8 +131,6 @@ def audit_key(reference: str) -> bytes:
         raise InvalidArgumentError(f"the key of the audit log has {len(key)} bytes; at least {_SHORTEST} are needed")
     return key
 
-
-logger = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 60.0
 _TORN_SHOWN: Final = 1024

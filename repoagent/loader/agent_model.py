@@ -1,10 +1,11 @@
 """One agent's view of one load: the implementation of :class:`repoagent.api.AgentModel`."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
@@ -12,7 +13,7 @@ from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
 from repoagent.beneath import file_state, status_beneath
 from repoagent.config import ModelConfig, copy, read_text, write_text
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.loader.auditing import shown_reference
 from repoagent.loader.converting.conversion import LoadConversion
@@ -23,14 +24,11 @@ from repoagent.loader.report import EntryRecorder
 from repoagent.loader.shared_read import SharedRead
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
+from repoagent.storage.secrets.programs import run_program
 
 if TYPE_CHECKING:
     from repoagent.web import WebClient
-import signal
-from typing import Final
 
-from repoagent.errors import InternalError
-from repoagent.storage.secrets.programs import run_program
 
 _STDERR_LINES: Final = 10
 
@@ -72,7 +70,10 @@ _MAY_ASK_TO_UNLOAD = frozenset({Action.LOAD, Action.LOAD_COMPLETE})
 
 
 class EntryModel:
-    """What the entry number ``index`` of a chain sees. ``action`` is set by the chain around each call."""
+    """What the entry number ``index`` of a chain sees; :class:`repoagent.api.AgentModel` describes its members.
+
+    ``action`` is set by the chain around each call.
+    """
 
     def __init__(self, load: LoadContext, index: int, planned: PlannedAgent, recorder: EntryRecorder) -> None:
         self.state: Any = None
@@ -103,57 +104,46 @@ class EntryModel:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
         return self._load.name
 
     @property
     def location(self) -> str:
-        """Where the model is for this entry: a directory or a URL."""
         return self._source.location
 
     @property
     def artifact_type(self) -> ArtifactType:
-        """Whether :attr:`location` is a directory of this machine."""
         return self._source.artifact_type
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters of this entry."""
         return self._parameters
 
     @property
     def trust_roots(self) -> Mapping[str, Path]:
-        """What the operator's policy lets this entry trust."""
         return self._trust_roots
 
     @property
     def demanded(self) -> bool:
-        """Whether the operator's policy put this entry here."""
         return self._demanded
 
     @property
     def limits(self) -> Limits:
-        """What one load may take."""
         return self._load.services.limits
 
     @property
     def config(self) -> ModelConfig | None:
-        """A private copy of the configuration of this load."""
         return None if self._config is None else copy(self._config)
 
     @property
     def cancelled(self) -> bool:
-        """Whether no one waits for this load any more."""
         return self._load.cancelled
 
     def read_config(self) -> ModelConfig | None:
-        """The configuration file at :attr:`location`, read now."""
         self._read_file = True
         text = self._load.services.config_text(self._source, self._load.config_file)
         return None if text is None else read_text(text, source=self._load.config_file)
 
     def write_config(self, config: ModelConfig) -> None:
-        """Write the configuration file of the acquired location."""
         if self._acquired is None:
             raise UnavailableError("write_config writes into the acquired location; call acquire_location first")
         file = self._acquired / self._load.config_file
@@ -162,12 +152,10 @@ class EntryModel:
         self._wrote_file = True
 
     def acquire_location(self, *, confidential: bool = False, size_hint: int | None = None) -> Path:
-        """The private directory of this entry."""
         self._acquired = self._load.directories.get(self._label, confidential=confidential, size_hint=size_hint)
         return self._acquired
 
     def release_location(self) -> None:
-        """Remove the acquired directory."""
         if self._acquired is None:
             raise UnavailableError("No mutable location to be deleted")
         if not self.over and self.action not in _OVER and self._is_used(self._acquired):
@@ -176,7 +164,6 @@ class EntryModel:
         self._acquired = None
 
     def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:
-        """Move the model."""
         if self.action is not Action.LOAD:
             current = "not set" if self.action is None else _triton_name(self.action)
             raise InvalidArgumentError(
@@ -189,19 +176,15 @@ class EntryModel:
         self._updated = True
 
     def filesystem(self) -> Any:
-        """The fsspec filesystem of :attr:`location`."""
         return self._source.fs
 
     def root(self) -> str:
-        """:attr:`location` as a path of :meth:`filesystem`."""
         return self._source.root
 
     def localize(self) -> Path:
-        """:attr:`location` as a directory of this machine."""
         return self._load.localize(self._source)
 
     def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:
-        """The digests of files at :attr:`location`."""
         self._load.check_cancelled()
         if self.judges is not None and (shared := self.judges.digests(files)) is not None:
             return shared
@@ -213,7 +196,6 @@ class EntryModel:
 
     @property
     def digests_wanted(self) -> bool:
-        """Whether an agent follows."""
         return self._load.digests_wanted
 
     @property
@@ -237,7 +219,6 @@ class EntryModel:
         return self.localize()
 
     def keep_digests(self, path: Path, status: os.stat_result, digests: Mapping[str, str]) -> None:
-        """Take digests of a file in the acquired location."""
         if self._acquired is None or not path.is_relative_to(self._acquired):
             raise InvalidArgumentError(f"keep_digests: '{path.name}' is not in the acquired location")
         name = path.relative_to(self._acquired).as_posix()
@@ -258,7 +239,6 @@ class EntryModel:
         options: Mapping[str, Any] | None = None,
         allow: Sequence[str] = (),
     ) -> Mapping[str, str]:
-        """Bring remote files here."""
         downloads = self._load.downloads()
         files = downloads.listing(what, include, options or {}, allow) if isinstance(what, str) else what
         found = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
@@ -277,20 +257,16 @@ class EntryModel:
         options: Mapping[str, Any] | None = None,
         allow: Sequence[str] = (),
     ) -> Sequence[RemoteFile]:
-        """The files at a URL."""
         return self._load.downloads().listing(url, include, options or {}, allow)
 
     def web(self, *, allow: Sequence[str] = ()) -> "WebClient":
-        """A client for small requests."""
         return self._load.downloads().client(allow)
 
     @property
     def offline(self) -> bool:
-        """Whether nothing may be downloaded."""
         return is_offline()
 
     def key(self, uri: str) -> bytes:
-        """The secret behind a reference."""
         providers, audit = self._load.services.key_providers, self._load.audit
         shown = shown_reference(uri, providers)
         try:
@@ -303,41 +279,34 @@ class EntryModel:
 
     @property
     def cache(self) -> Cache:
-        """The cache of this program, for what is not confidential."""
         return _LoadCache(self._load)
 
     def run_child(
         self, argv: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a program to its end."""
         return run_child(argv, timeout=timeout, env=env, cancelled=lambda: self._load.cancelled)
 
     @property
     def converters(self) -> tuple[tuple[str, str], ...]:
-        """The formats that there are converters between."""
         return self._load.services.converters.pairs
 
     def converter(self, source_format: str, target_format: str) -> Converter:
-        """The converter between two formats."""
         return self._load.services.converters.get((source_format, target_format))
 
     def conversion(
         self, source_format: str, target_format: str, source: ConversionSource, options: Mapping[str, str]
     ) -> Conversion:
-        """Plan a conversion."""
         pair = (source_format, target_format)
         converters = self._load.services.converters
         return LoadConversion(self._load, converters, pair, source, options, progress=self.progress, report=self.report)
 
     def request_unload(self, reason: str) -> None:
-        """Ask the server to unload the model, once and while that makes sense."""
         if self._asked_to_unload or self.action not in _MAY_ASK_TO_UNLOAD:
             return
         self._asked_to_unload = True
         self._load.services.request_unload(self.name, f"agent '{self._agent}': {reason}")
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
-        """Report how far the work is."""
         self._recorder.note_progress(done, total, what)
         self._progress(done, total, what)
 
@@ -351,7 +320,6 @@ class EntryModel:
         signer: str = "",
         evidence: Mapping[str, str] | None = None,
     ) -> None:
-        """Add to the line of the current call."""
         traced = None if evidence is None else self._load.traced(evidence)
         self._recorder.add(bytes_read, bytes_written, digests, note, signer, traced)
 

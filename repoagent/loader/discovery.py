@@ -16,6 +16,9 @@ from repoagent.installing import install_hint
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY, directory_candidates
 from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
 
+logger = logging.getLogger("repoagent.loader")
+
+
 AGENTS_GROUP = "repoagent.agents"
 _SHOWN = ("Name", "Version", "Summary", "Author", "Author-email", "License-Expression", "License", "Home-page")
 
@@ -57,7 +60,6 @@ def distribution_metadata(distribution: str) -> dict[str, str]:
 
 _Found = dict[str, list[Candidate]]
 
-logger = logging.getLogger("repoagent.loader")
 
 OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt", "fetch", "license", "scan", "verify")
 """Names whose package is ``repoagent-NAME``: a message about one that is missing states how to get it, and no agent of

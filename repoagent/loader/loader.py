@@ -32,6 +32,8 @@ from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
+logger = logging.getLogger("repoagent.loader")
+
 
 class LoadCounter:
     """Counts the loads that run. After :meth:`close` none is let in; others see :attr:`closed` and hurry."""
@@ -70,9 +72,6 @@ class LoadCounter:
             self._closed = True
             self._changed.wait_for(lambda: self._running == 0, timeout)
             return self._running
-
-
-logger = logging.getLogger("repoagent.loader")
 
 
 class Loader:

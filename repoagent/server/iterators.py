@@ -1,19 +1,18 @@
 """The responses to one request, for ``for`` and ``async for``."""
 
 import asyncio
+import itertools
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.server.request import InferenceResponse, make_response
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from repoagent.server.request import InferenceRequest
-import itertools
-import threading
-from typing import Final
 
 _SERIALS: Final = itertools.count(1)
 _PATIENT: Final = 2

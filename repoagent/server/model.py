@@ -1,26 +1,27 @@
 """Models of a server."""
 
+import asyncio
+import queue
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.enums import ModelBatchFlag, ModelTxnPropertyFlag
-from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
-from repoagent.server.request import InferenceRequest, core_input
+from repoagent.server.iterators import CALLER, AsyncQueueSender, AsyncResponseIterator, QueueSender, ResponseIterator
+from repoagent.server.request import (
+    InferenceRequest,
+    InferenceResponse,
+    core_input,
+    core_request,
+    error_response,
+    make_response,
+)
 from repoagent.serving.requests.request import Asked, InferRequest
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.server.datatypes import Array
     from repoagent.server.server import Server
-import asyncio
-import queue
-from typing import TYPE_CHECKING
-
-from repoagent.server.iterators import CALLER, AsyncQueueSender, QueueSender
-from repoagent.server.request import InferenceResponse, core_request, error_response, make_response
-
-if TYPE_CHECKING:
     from repoagent.serving.core import ServingCore
 
 

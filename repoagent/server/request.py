@@ -6,26 +6,28 @@ import queue
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.errors import InvalidArgumentError
-from repoagent.server.enums import RequestFlag
-from repoagent.server.memory import DeviceOrMemoryType
-from repoagent.serving.requests.request import DISCARD, Asked, AskedFields, InferRequest, ParameterValue, ResponseSender
-
-if TYPE_CHECKING:
-    from repoagent.server.model import Model
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from repoagent.errors import RepoAgentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.server.datatypes import Array, as_bytes_array, numpy_to_type
+from repoagent.server.enums import RequestFlag
+from repoagent.server.memory import DeviceOrMemoryType
 from repoagent.server.tensor import Tensor, from_core, to_core
-from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.request import (
+    DISCARD,
+    Asked,
+    AskedFields,
+    InferRequest,
+    InferResponse,
+    ParameterValue,
+    ResponseSender,
+)
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 if TYPE_CHECKING:
     from repoagent.server.model import Model
+
 
 #: The types whose arrays go to the core as they are.
 _DIRECT: Final = {dtype: kind for kind, dtype in NUMPY_TYPES.items() if kind not in (DataType.BYTES, DataType.BF16)}

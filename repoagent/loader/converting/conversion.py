@@ -38,6 +38,9 @@ from repoagent.loader.converting.provenance import read_product, statement_name,
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_foreign, refuse_special
 
+logger = logging.getLogger("repoagent.loader")
+
+
 _LAYOUT: Final = 1
 """Another one when what lies in the cache beside a result changes, so that an older one is not read."""
 
@@ -65,9 +68,6 @@ def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPla
             f"the converter from '{pair[0]}' to '{pair[1]}' made a plan without a key: {error}"
         ) from error
     return f"convert-{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-logger = logging.getLogger("repoagent.loader")
 
 
 class Place(Protocol):
@@ -151,12 +151,10 @@ class LoadConversion:
 
     @property
     def plan(self) -> ConversionPlan:
-        """What the converter decided."""
         return self._plan
 
     @property
     def input_bytes(self) -> int:
-        """The size of all that is read."""
         return sum(self._sizes.values())
 
     def write(self, target: Path) -> Converted:

@@ -1,5 +1,6 @@
 """Filling in a configuration from a model's tensors, and refusing one that contradicts them. The rules are Triton's."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
@@ -9,7 +10,6 @@ from repoagent.serving.requests.tensor import DataType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

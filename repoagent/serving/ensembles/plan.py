@@ -1,26 +1,19 @@
 """An ensemble's steps as they are executed: which waits for which tensors, and how many answers there can be."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import ModelId
-from repoagent.serving.requests.tensor import Reshaper
+from repoagent.serving.requests.tensor import Reshaper, Tensor
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelEnsembling
 
     EnsembleStep = ModelEnsembling.Step
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-from repoagent.serving.requests.tensor import Tensor
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, S
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class _Scope:
@@ -75,7 +77,6 @@ class RunOutcome:
     durations: Durations
 
 
-logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 300
 _UNSET: Final = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 

@@ -1,24 +1,16 @@
 """Several requests as one batch for a runner: inputs joined with one copy, outputs handed out as views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.tensor import Array, Tensor
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
 from repoagent.config.model_config_pb2 import BatchInput
-from repoagent.serving.requests.request import Asked
-from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -210,7 +202,6 @@ class RaggedJoiner(Joiner):
 
     @classmethod
     def of(cls, config: "ModelConfig") -> "RaggedJoiner":
-        """The joiner for a model that batches."""
         whole = [item.name for item in config.input if item.is_shape_tensor]
         whole += [item.name for item in config.output if item.is_shape_tensor]
         dims = {item.name: tuple(item.dims) for item in config.output}

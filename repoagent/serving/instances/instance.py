@@ -5,7 +5,10 @@ answers through senders. Two adapters make them look the same to a scheduler and
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repoagent.errors import InternalError, RepoAgentError
@@ -13,21 +16,14 @@ from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.config.model_config_pb2 import ModelInstanceGroup
-import threading
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from repoagent.serving.measuring.statistics import ModelStatistics
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,6 @@ class VersionContext:
         """Whether it sends any number of responses to a request."""
         return bool(self.config.model_transaction_policy.decoupled)
 
-
-logger = logging.getLogger(__name__)
 
 GivenBack = Callable[[Sequence[InferRequest]], None]
 """Takes requests that were not executed, as they had come. It may be called on any thread."""

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from repoagent.beneath import shown
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
@@ -18,9 +20,8 @@ from repoagent.storage.paths.names import check_model_name
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-from contextlib import suppress
 
-from repoagent.serving.ensembles.dependencies import Dependencies
+logger = logging.getLogger(__name__)
 
 
 class EnsembleFollowers:
@@ -66,9 +67,6 @@ class EnsembleFollowers:
                     known.add((name, user))
                     slot.settled().result()
                     queue.append(user)
-
-
-logger = logging.getLogger(__name__)
 
 
 def load_order(

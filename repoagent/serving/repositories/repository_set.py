@@ -10,6 +10,8 @@ from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundE
 from repoagent.serving.requests.request import ModelId
 from repoagent.storage import ModelSource, Repository
 
+logger = logging.getLogger(__name__)
+
 
 class ModelRepository(Protocol):
     """What a set of repositories needs of each."""
@@ -89,8 +91,6 @@ class MappedRepository:
             source.name, source.renamed = name, name != directory
         return source
 
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -4,17 +4,13 @@ Also tensors from a model's files, and the ``reshape`` of inputs and outputs.
 """
 
 import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-import math
-from typing import TYPE_CHECKING
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.storage.files.files import ModelFiles

@@ -1,19 +1,14 @@
 """What a model configuration sets about batching and queues, in the units that the schedulers use."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from repoagent.serving.requests.request import InferRequest
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 
 
 class BatchRule:

@@ -19,6 +19,8 @@ from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
+logger = logging.getLogger(__name__)
+
 
 class RequestQueue:
     """Entries, first come, first served. A worker sleeps until it is called, so that entries can come without a call.
@@ -102,7 +104,6 @@ class RequestQueue:
         return None
 
 
-logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 1.0
 
 

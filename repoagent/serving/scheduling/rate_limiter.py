@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
-
-if TYPE_CHECKING:
-    from repoagent.config.model_config_pb2 import ModelRateLimiter
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.requests.request import InferRequest, InferResponse
+
+if TYPE_CHECKING:
+    from repoagent.config.model_config_pb2 import ModelRateLimiter
 
 EVERY_DEVICE: Final = -1
 _GLOBAL: Final = -2

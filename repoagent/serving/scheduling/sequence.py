@@ -1,15 +1,18 @@
 """The sequence batcher: the requests of a sequence go to the same instance, one after the other. Iterations over it."""
 
+import itertools
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from repoagent.config.model_config_pb2 import TYPE_STRING, ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.instances.instance import Instance, close_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
 from repoagent.serving.scheduling.rate_limiter import new_pool
@@ -22,16 +25,6 @@ from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
 from repoagent.serving.scheduling.wrappers import OrderKeeper
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-import itertools
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from repoagent.config.model_config_pb2 import TYPE_STRING, ModelSequenceBatching
-from repoagent.serving.requests.request import InferResponse
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -1,24 +1,22 @@
 """The inputs with the place of each request in its sequence."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import Slot
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-from collections.abc import Callable
 
-from repoagent.serving.requests.request import InferResponse
-from repoagent.serving.requests.senders import LayerSender
 
 _Control = ModelSequenceBatching.Control
 _START: Final = _Control.CONTROL_SEQUENCE_START

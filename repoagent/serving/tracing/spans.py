@@ -113,11 +113,9 @@ class SpanTrace:
         self._span: Span | None = None
 
     def child(self) -> "SpanTrace":
-        """A trace for a request that is made for this one."""
         return SpanTrace(self._pen, self._next_id, self._span or self._outer, held=True, parent=self)
 
     def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
-        """The request has been accepted by that version of its model."""
         span = self._pen.start(writable(request.model_name), set_span_in_context(self._outer), now_ns)
         span.set_attribute("triton.model_name", writable(request.model_name))
         span.set_attribute("triton.model_version", version)
@@ -132,12 +130,10 @@ class SpanTrace:
         self._span = span
 
     def answer(self, response: InferResponse) -> None:
-        """A response of the model."""
         if response.error is not None and self._span is not None:
             self._span.set_status(Status(StatusCode.ERROR, writable(str(response.error))))
 
     def end(self, request: InferRequest, now_ns: int) -> None:
-        """The final response is there."""
         span, times, pen = self._span, request.times, self._pen
         if span is not None:
             if times is not None:

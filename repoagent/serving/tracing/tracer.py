@@ -1,24 +1,22 @@
 """Choosing the requests that are traced, and writing their traces."""
 
 import itertools
+import json
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import UnsupportedError
 from repoagent.installing import install_hint
+from repoagent.public_text import public_values
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.serving.tracing.trace_file import TraceFile
 from repoagent.serving.tracing.trace_settings import TraceSettings, changed
 
 if TYPE_CHECKING:
     from repoagent.serving.tracing.spans import SpanTrace, SpanTraces
-import json
-from collections.abc import Callable
-from typing import Any, Final
 
-from repoagent.public_text import public_values
-from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.tensor import DataType, Tensor
 
 _UNPRINTED: Final = frozenset({DataType.FP16, DataType.BF16})
 
@@ -50,14 +48,12 @@ class FileTrace:
         self._children: list[FileTrace] = []
 
     def child(self) -> "FileTrace":
-        """A trace for a request that is made for this one."""
         child = FileTrace(self._level, self._next_id, self._done, held=True, parent=self)
         with self._lock:
             self._children.append(child)
         return child
 
     def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
-        """The request has been accepted by that version of its model."""
         head: dict[str, Any] = {"id": self.id, "model_name": request.model_name, "model_version": version}
         if request.asked.id:
             head["request_id"] = request.asked.id
@@ -72,12 +68,10 @@ class FileTrace:
             self._note_tensor("TENSOR_QUEUE_INPUT", name, tensor)
 
     def answer(self, response: InferResponse) -> None:
-        """A response of the model."""
         for name, tensor in response.outputs.items():
             self._note_tensor("TENSOR_BACKEND_OUTPUT", name, tensor)
 
     def end(self, request: InferRequest, now_ns: int) -> None:
-        """The final response is there."""
         times = request.times
         if times is not None:
             self.note("COMPUTE_START", times.start_ns)

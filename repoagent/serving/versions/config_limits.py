@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
-from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-from typing import TYPE_CHECKING
-
 from repoagent.serving.measuring.latencies import FIRST_RESPONSE
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -1,13 +1,15 @@
 """Bringing the members of an ensemble up, and making its versions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from repoagent.audit import Actor, current_actor
 from repoagent.config import copy
+from repoagent.config.model_config_pb2 import DataType
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.ensembles.plan import EnsemblePlan, Fits, member_id, member_names
@@ -16,19 +18,11 @@ from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import NO_LABELS, InferRequest, Labels, ModelId
+from repoagent.serving.requests.request_checker import dims_text
 from repoagent.serving.versions.served_model import Composition, ServedModel
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-    from repoagent.config import ModelConfig
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from repoagent.config.model_config_pb2 import DataType
-from repoagent.serving.requests.request_checker import dims_text
-
-if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 

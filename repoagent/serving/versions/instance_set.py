@@ -3,26 +3,23 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from repoagent.errors import CancelledError
-from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.serving.instances.instance import Instance, close_all, group_specs
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelInstanceGroup
-from functools import partial
-
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
-from repoagent.errors import UnsupportedError
-from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability
+from repoagent.errors import CancelledError, UnsupportedError
+from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability, InstanceSpec
 from repoagent.serving.instances.batches import Joiner, RaggedJoiner
-from repoagent.serving.instances.instance import VersionContext
+from repoagent.serving.instances.instance import Instance, VersionContext, close_all, group_specs
 from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
 from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelInstanceGroup
+
 
 _Key = tuple[InstanceSpec, bytes]
 

@@ -1,6 +1,7 @@
 """One version of a model that serves: its checks, its gate, its scheduler, its numbers."""
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from repoagent.serving.versions.version_contents import Share
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-import threading
 
 
 class Gate:

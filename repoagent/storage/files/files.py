@@ -28,12 +28,10 @@ class DirectoryFiles:
         self.fleeting = fleeting
 
     def bytes(self, path: str) -> builtins.bytes:
-        """The whole content."""
         with _faults(path), open_beneath(self.root, path) as file:
             return file.readall()
 
     def open(self, path: str) -> BinaryIO:
-        """A binary reader; close it."""
         with _faults(path):
             return io.BufferedReader(open_beneath(self.root, path))
 
@@ -54,7 +52,6 @@ class DirectoryFiles:
         return real
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
         try:
             status_beneath(self.root, path)
         except OSError:
@@ -62,7 +59,6 @@ class DirectoryFiles:
         return True
 
     def names(self, path: str = "") -> list[str]:
-        """The sorted names in a directory; empty if it is none."""
         try:
             return list_beneath(self.root, path)
         except OSError as error:
@@ -71,7 +67,6 @@ class DirectoryFiles:
             raise
 
     def directories(self) -> list[str]:
-        """The sorted names of the directories at the top."""
         return [name for name in self.names() if os.path.isdir(os.path.join(self.root, name))]
 
 
@@ -155,7 +150,6 @@ class SourceFiles:
         self._names: dict[str, str] | None = None
 
     def bytes(self, path: str) -> builtins.bytes:
-        """The whole content."""
         here = self._local(path)
         if here is not None:
             return here[0].bytes(here[1])
@@ -197,7 +191,6 @@ class SourceFiles:
             yield place
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
         here = self._local(path)
         if here is not None:
             return here[0].exists(here[1])
@@ -205,7 +198,6 @@ class SourceFiles:
         return not clean or clean in self._listing() or self._is_directory(clean)
 
     def names(self, path: str = "") -> list[str]:
-        """The sorted names in a directory; empty if it is none."""
         here = self._local(path)
         if here is not None:
             return here[0].names(here[1])
@@ -214,7 +206,6 @@ class SourceFiles:
         return sorted({one[len(parts)] for one in inside if one[: len(parts)] == parts and len(one) > len(parts)})
 
     def directories(self) -> list[str]:
-        """The sorted names of the directories at the top."""
         here = self._local("")
         if here is not None:
             return here[0].directories()
@@ -313,17 +304,14 @@ class MemoryFiles:
         yield self.local_path(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
         return not relative_parts(path) or bool(self._below(path))
 
     def names(self, path: str = "") -> list[str]:
-        """The sorted names in a directory; empty if it is none."""
         depth = len(relative_parts(path))
         inside = (name.split("/") for name in self._below(path))
         return sorted({parts[depth] for parts in inside if len(parts) > depth})
 
     def directories(self) -> list[str]:
-        """The sorted names of the directories at the top."""
         return sorted({path.partition("/")[0] for path in self._files if "/" in path})
 
     def _below(self, path: str) -> list[str]:

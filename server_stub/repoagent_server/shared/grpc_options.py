@@ -10,6 +10,9 @@ from typing import Final
 from repoagent_server.shared.setting import setting
 from repoagent_server.tls.files import TlsFiles
 
+logger = logging.getLogger(__name__)
+
+
 _SHARE: Final = 16
 """gRPC holds a message up to eight times while it is received, parsed and answered; two at once must fit."""
 _LEAST: Final = 1 << 26
@@ -46,8 +49,6 @@ def _number(file: Path) -> int:
         return 0
     return int(text) if text.isdigit() else 0
 
-
-logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
 

@@ -2,40 +2,30 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import onnxruntime
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
+from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
 from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, may_loop, model_file, open_session
 from repoagent.serving.backends.registry import warn_of_unknown
-from repoagent.serving.backends.signatures import complete, validate
+from repoagent.serving.backends.signatures import Signature, TensorInfo, complete, validate
+from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 from repoagent.serving.instances.instance import instance_specs
+from repoagent.serving.requests.tensor import DataType
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-import threading
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
-from repoagent.errors import UnsupportedError
-from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
-from repoagent.serving.backends.signatures import Signature, TensorInfo
-from repoagent.serving.instances.backend import BackendModel, InstanceSpec
-from repoagent.serving.requests.tensor import DataType
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
+logger = logging.getLogger(__name__)
 
 
 _LEVELS: Final = {
@@ -230,8 +220,6 @@ def _unservable(node: Any) -> UnsupportedError:
         f"{', '.join(_TYPES)}"
     )
 
-
-logger = logging.getLogger(__name__)
 
 _SETTINGS: Final = ("default-max-batch-size", "engine-cache-directory", "provider-library")
 

@@ -1,11 +1,12 @@
 """Opening a session: the model's file, the files beside it, and the providers that were chosen."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
-from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent.serving.backends.onnxruntime.providers import Choice
 from repoagent.serving.instances.left_behind import unless_cancelled
@@ -13,10 +14,7 @@ from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-import re
-from collections.abc import Iterator, Mapping
 
-from repoagent.errors import InternalError, InvalidArgumentError
 
 _PATTERN: Final = re.compile(r"^\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)$", re.DOTALL)
 

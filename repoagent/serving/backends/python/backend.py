@@ -1,12 +1,17 @@
 """The Python backend: a version directory with a ``model.py`` in it, run in this process or in processes of its own."""
 
 import json
+import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.config import read_json, write_json
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
 from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
@@ -20,14 +25,7 @@ from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-import logging
-import threading
-import time
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
-from typing import Final
 
-from repoagent.errors import RepoAgentError
 
 _models: Final = logging.getLogger("repoagent.models")
 

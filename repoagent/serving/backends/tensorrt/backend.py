@@ -1,16 +1,21 @@
 """Loading TensorRT plans."""
 
+import hashlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from repoagent.engines import cuda
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, PlanDescription, check_digest
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
+from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.backends.tensorrt.signature import (
     Describing,
     batchable,
@@ -19,24 +24,15 @@ from repoagent.serving.backends.tensorrt.signature import (
     most_rows,
     signature_of,
 )
+from repoagent.serving.backends.tensorrt.slot import GraphRule
+from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from repoagent.engines import cuda
-from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
-from repoagent.serving.backends.tensorrt.slot import GraphRule
-from repoagent.serving.instances.backend import BackendModel, InstanceSpec
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
+logger = logging.getLogger(__name__)
 
 
 class TensorRtModel(BackendModel):
@@ -101,9 +97,6 @@ class TensorRtModel(BackendModel):
             engines, self._engines = list(self._engines.values()), {}
         for engine in engines:
             engine.close()
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

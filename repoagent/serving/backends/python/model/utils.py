@@ -29,6 +29,9 @@ from repoagent.serving.backends.python.model.tensors import (
 )
 from repoagent.serving.measuring.custom_metrics import MetricKind
 
+logger = logging.getLogger("repoagent.models")
+
+
 _SCHEDULERS: Final = ("sequence_batching", "ensemble_scheduling")
 
 
@@ -126,9 +129,6 @@ class ModelConfig:
                     f"model '{self._name}', tensor '{name}': the model expects {key} {tensor[key]} but the model "
                     f"configuration specifies {key} {given[key]}"
                 )
-
-
-logger = logging.getLogger("repoagent.models")
 
 
 class LogLevel(enum.Enum):
