@@ -126,13 +126,16 @@ class RunnerInstance(Instance):
         batch = Batch(requests, joined=True, start_ns=time.monotonic_ns())
         try:
             batch.sizes = self._joiner.sizes(requests)
-            inputs: Mapping[str, Tensor] = self._joiner.join(requests)
             batch.wanted = requested_outputs(requests)
-            batch.inputs = inputs if self._reshaper is None else self._reshaper.to_model(inputs)
+            self._take_inputs(batch, requests)
         except Exception as error:
             batch.error = as_repoagent_error(error, self._model_name)
         batch.input_end_ns = time.monotonic_ns()
         return batch
+
+    def _take_inputs(self, batch: Batch, requests: Sequence[InferRequest]) -> None:
+        inputs: Mapping[str, Tensor] = self._joiner.join(requests)
+        batch.inputs = inputs if self._reshaper is None else self._reshaper.to_model(inputs)
 
     def run(self, batch: Batch) -> None:
         if not batch.joined:
@@ -233,21 +236,11 @@ class StagedRunnerInstance(RunnerInstance):
     def _joins(self, requests: Sequence[InferRequest]) -> bool:
         return self._batching and bool(requests)
 
-    def prepare(self, requests: Sequence[InferRequest]) -> Batch:
-        if not self._joins(requests):
-            return Batch(requests)
-        batch = Batch(requests, joined=True, start_ns=time.monotonic_ns())
-        try:
-            batch.sizes = self._joiner.sizes(requests)
-            batch.wanted = requested_outputs(requests)
-            reshaper = self._reshaper
-            batch.parts = self._joiner.parts(
-                [request.inputs if reshaper is None else reshaper.to_model(request.inputs) for request in requests]
-            )
-        except Exception as error:
-            batch.error = as_repoagent_error(error, self._model_name)
-        batch.input_end_ns = time.monotonic_ns()
-        return batch
+    def _take_inputs(self, batch: Batch, requests: Sequence[InferRequest]) -> None:
+        reshaper = self._reshaper
+        batch.parts = self._joiner.parts(
+            [request.inputs if reshaper is None else reshaper.to_model(request.inputs) for request in requests]
+        )
 
     def run(self, batch: Batch) -> None:
         self.begin(batch)

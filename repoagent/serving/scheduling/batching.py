@@ -1,6 +1,5 @@
 """The dynamic batcher: requests that wait at the same time are executed together."""
 
-import threading
 from collections.abc import Sequence
 
 from repoagent.serving.instances.backend import Capability
@@ -41,7 +40,6 @@ class DynamicBatchScheduler(PooledScheduler):
         self._plain = settings.plain
         self.delayed = settings.delay_ns > 0
         self._timed = any(policy.timeout_ns for policy in (settings.policy, *settings.level_policies.values()))
-        self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
         thread_name = f"repoagent-{model_name}"
         self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
@@ -109,19 +107,11 @@ class DynamicBatchScheduler(PooledScheduler):
                 refusal = Refusal.full(request)
         self._refuser.answer(refusal)
 
-    @property
-    def resizable(self) -> bool:
-        return not self._pool.for_one
-
-    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        with self._lock:
-            self._instances = (*(known for known in self._instances if known not in removed), *added)
-            count = len(self._instances)
-            if not self._closed:
-                self._workers.resize(count)
-            if self._assistant is not None:
-                self._assistant.resize(self._instances[0], count)
-        self._pool.change(added, removed, lambda instance: instance.close())
+    def _follow_instances(self) -> None:
+        count = len(self._instances)
+        self._workers.resize(count)
+        if self._assistant is not None:
+            self._assistant.resize(self._instances[0], count)
 
     def _turn_away(self, request: InferRequest) -> None:
         self._refuser.answer(self._refusal(request))

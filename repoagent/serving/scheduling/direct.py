@@ -126,7 +126,6 @@ class DirectScheduler(PooledScheduler):
         self._returns_answers = not can & (Capability.USES_SENDERS | Capability.RATE_LIMITED)
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
         self._queue = RequestQueue()
-        self._lock = threading.Lock()
         name = f"repoagent-{model_name}-timeouts"
         self._watcher = Watcher(name, self._lock, self._clock, self._queue, self._refuser)
         self._workers: list[threading.Thread] = []
@@ -245,18 +244,11 @@ class DirectScheduler(PooledScheduler):
             and self._clock.now_ns() - request.arrival_ns > request.asked.timeout_us * 1000
         )
 
-    @property
-    def resizable(self) -> bool:
-        return not self._pool.for_one
-
-    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        with self._lock:
-            self._instances = (*(known for known in self._instances if known not in removed), *added)
-            # A worker more than instances does no harm: it waits for one.
-            missing = len(self._instances) - len(self._workers)
-            if self._workers and missing > 0 and not self._closed:
-                self._add_workers(missing)
-        self._pool.change(added, removed, lambda instance: instance.close())
+    def _follow_instances(self) -> None:
+        # A worker more than instances does no harm: it waits for one.
+        missing = len(self._instances) - len(self._workers)
+        if self._workers and missing > 0:
+            self._add_workers(missing)
 
     def close(self) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ its request on its own thread (:meth:`Scheduler.infer`), what lately took no lon
 submitted, and a worker that is woken up takes all that waits, not one.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -89,6 +90,7 @@ class PooledScheduler(Scheduler):
         self._run_time = common_run_time(instance.run_time for instance in instances)
         self._clock = clock
         self._refuser = Refuser(statistics, clock)
+        self._lock = threading.Lock()
         self._closed = False
 
     def executes_here(self, patient: bool) -> bool:
@@ -106,6 +108,21 @@ class PooledScheduler(Scheduler):
         if not run_time.quick or run_time.usual_ns >= self.brief_ns or self.delayed:
             return False
         return input_bytes(request.inputs) <= run_time.quick_bytes
+
+    @property
+    def resizable(self) -> bool:
+        return not self._pool.for_one
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        with self._lock:
+            self._instances = (*(known for known in self._instances if known not in removed), *added)
+            if not self._closed:
+                self._follow_instances()
+        self._pool.change(added, removed, lambda instance: instance.close())
+
+    def _follow_instances(self) -> None:
+        """Have as many workers as there are instances now. Holds the lock."""
+        raise NotImplementedError
 
     def _take(self, request: InferRequest) -> Instance:
         """Wait for an instance; :meth:`_call` or :meth:`_execute_on` gives it back.
