@@ -13,6 +13,7 @@ WAYS = {
     "what agents and exec: keys run": "run_program(program, timeout=None, cancelled=lambda: False)",
     "converters": "subprocess.run(program, env=child_environment())",
     "chat templates": "chat()",
+    "guides": "guide()",
     "processes of models": "subprocess.run(program, env=without_secrets(os.environ))",
     "the probe for TensorRT": "subprocess.run(program, env=parent._environment())",
     "what is started once the sentinel was killed": "killed(); subprocess.run(program, env=child_environment())",
@@ -27,8 +28,9 @@ from repoagent import sentinel
 from repoagent.cli import fetch as _, main as _
 from repoagent.engines import probe as parent
 from repoagent_llm.backend.chat import renderer
-from repoagent.storage.secrets.programs import child_environment, without_secrets
-from repoagent.storage.secrets.programs import run_program
+from repoagent_llm.guidance import trial
+from repoagent.programs import child_environment, without_secrets
+from repoagent.programs import run_program
 from repoagent_decrypt.providers import tpm
 from repoagent_server.program import program as program_of_server
 fetch, main = sys.modules["repoagent.cli.fetch"], sys.modules["repoagent.cli.main"].program
@@ -49,7 +51,10 @@ def sealed():
     subprocess.run(program, env=tpm._environment())
     end()
 def chat():  # Stopped, it does not see that no one asks it any more.
-    process = renderer._started("m")._process
+    stopped(renderer._started()._process)
+def guide():
+    stopped(trial.Trial()._running())
+def stopped(process):
     os.kill(process.pid, signal.SIGSTOP)
     open(sys.argv[1], "w").write(str(process.pid))
 WAY

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.handover import supervisor
+from repoagent.programs import child_environment, program_path
 from repoagent.sentinel import NAME
-from repoagent.storage.secrets.programs import child_environment, program_path
 
 logger = logging.getLogger(__name__)
 

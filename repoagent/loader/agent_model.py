@@ -22,9 +22,9 @@ from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
 from repoagent.loader.shared_read import SharedRead
+from repoagent.programs import run_program
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
-from repoagent.storage.secrets.programs import run_program
 
 if TYPE_CHECKING:
     from repoagent.web import WebClient

@@ -21,7 +21,7 @@ from repoagent.onnx_files.external_files import Buffer
 from repoagent.onnx_files.graph import read_graph
 from repoagent.onnx_files.opening_child import OVER
 from repoagent.onnx_files.shape_cost import is_plain
-from repoagent.sentinel import mark
+from repoagent.programs import start_python
 
 _PROGRAM: Final = Path(__file__).with_name("opening_child.py")
 _LOOK_SECONDS: Final = 0.05
@@ -33,7 +33,6 @@ _SETTINGS: Final = (
     "session.model_external_initializers_file_folder_path",
 )
 _OPTIONS: Final = ("enable_cpu_mem_arena", "enable_mem_pattern", "execution_mode", "graph_optimization_level")
-_INHERITED: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"})
 _bounds: Final[ContextVar[tuple[Limits, Callable[[], bool]]]] = ContextVar(
     "repoagent_opening", default=(DEFAULT_LIMITS, lambda: False)
 )
@@ -108,27 +107,15 @@ def _has(options: Any, name: str) -> bool:
 
 def _run(sent: Sequence[Buffer], limits: Limits, cancelled: Callable[[], bool], name: str) -> int:
     """The exit status of the process, below 0 for a signal."""
-    if not sys.executable:
-        raise UnavailableError(f"{name} is opened in a process first, and sys.executable names no Python interpreter")
-    inherited = {one: value for one, value in os.environ.items() if one in _INHERITED}
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     try:
         # A file in memory, not a pipe: it is there at once, however large, and touches no disk.
         with os.fdopen(os.memfd_create("repoagent-opening", os.MFD_CLOEXEC), "wb") as file:
             file.writelines(sent)
             file.flush()
             file.seek(0)
-            process = subprocess.Popen(  # noqa: S603 - a program of ours
-                [sys.executable, "-P", str(_PROGRAM)],
-                stdin=file,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=inherited | mark() | {"PYTHONPATH": path},
-                cwd="/",
-                process_group=0,
-            )
+            process = start_python(_PROGRAM, file, f"the process that tries {name}")
     except OSError as error:
-        raise UnavailableError(f"{name} cannot be tried: no process can be started: {error.strerror}") from error
+        raise UnavailableError(f"{name} cannot be tried: {error.strerror}") from error
     with process:
         try:
             return _watched(process, limits, cancelled, name)

@@ -4,11 +4,9 @@ Before that, how deeply a guide is nested is counted without recursion: parsers 
 """
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from repoagent_llm.types.executor_errors import CheckError, EngineError, UnsupportedFeatureError
+from repoagent.errors import UnavailableError
+from repoagent.programs import start_python
+from repoagent_llm.types.executor_errors import CheckError, EngineError
 from repoagent_llm.types.guidance import GuidedDecodingParams
 
 __all__ = ["MOST_LEVELS", "PARSER_LIMITS", "Trial", "check_depth"]
@@ -76,9 +76,6 @@ _KEPT: Final = 4 << 20
 """Characters of guides and their grammars that have been tried, for the next request with the same."""
 _LONGEST: Final = 400
 """Characters of what a compiler writes about a guide: it may repeat all of it."""
-_INHERITED: Final = frozenset(
-    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"}
-)
 
 
 class Trial:
@@ -86,7 +83,7 @@ class Trial:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._tried: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._kept = 0
 
@@ -144,25 +141,18 @@ class Trial:
         finally:
             watch.cancel()
 
-    def _running(self) -> "subprocess.Popen[str]":
+    def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._process.poll() is None:
             return self._process
         if self._process is not None:
             _end(self._process)
-        if not sys.executable:
-            raise UnsupportedFeatureError("guided decoding", "this program does not know its Python interpreter")
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - a program of ours
-                [sys.executable, "-P", str(_PROGRAM)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if name in _INHERITED},
-                cwd="/",
-                text=True,
-                process_group=0,
+            self._process = start_python(
+                _PROGRAM, subprocess.PIPE, "the process that compiles guides", stdout=subprocess.PIPE
             )
             _send(self._process, {"seconds": _SECONDS, "memory": _MEMORY, "limits": dict(PARSER_LIMITS)})
+        except UnavailableError as error:
+            raise EngineError(str(error)) from error
         except OSError as error:
             raise EngineError(f"the process that compiles guides does not start: {error.strerror}") from error
         return self._process
@@ -175,23 +165,23 @@ class Trial:
             self._kept -= len(oldest) + len(made)
 
 
-def _exchange(process: "subprocess.Popen[str]", asked: Mapping[str, str]) -> dict[str, Any]:
+def _exchange(process: "subprocess.Popen[bytes]", asked: Mapping[str, str]) -> dict[str, Any]:
     _send(process, asked)
     answer: dict[str, Any] = json.loads(_pipe(process.stdout).readline())
     return answer
 
 
-def _send(process: "subprocess.Popen[str]", message: Mapping[str, Any]) -> None:
-    _pipe(process.stdin).write(json.dumps(message) + "\n")
+def _send(process: "subprocess.Popen[bytes]", message: Mapping[str, Any]) -> None:
+    _pipe(process.stdin).write(json.dumps(message).encode() + b"\n")
     _pipe(process.stdin).flush()
 
 
-def _pipe(pipe: IO[str] | None) -> IO[str]:
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None
     return pipe
 
 
-def _end(process: "subprocess.Popen[str]") -> int:
+def _end(process: "subprocess.Popen[bytes]") -> int:
     for pipe in (process.stdin, process.stdout):
         with suppress(OSError):  # What could not be written is lost.
             _pipe(pipe).close()

@@ -18,7 +18,7 @@ from repoagent.api.converters import Product, Progressing
 from repoagent.errors import CancelledError, InternalError, UnsupportedError
 from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
-from repoagent.storage.secrets.programs import child_environment, without_secrets
+from repoagent.programs import child_environment, without_secrets
 
 logger = logging.getLogger("repoagent.loader")
 

@@ -16,7 +16,7 @@ from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
 from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
-from repoagent.storage.secrets.programs import mark_secret, program_path
+from repoagent.programs import mark_secret, program_path
 
 _UNNAMED: Final = (
     "the policy limits the backends or platforms of the model, and neither judges a command; the operator can allow "

@@ -14,8 +14,8 @@ from typing import Final, Protocol, runtime_checkable
 from repoagent.beneath import read_small_file
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS
+from repoagent.programs import mark_secret, run_program
 from repoagent.public_text import unusable_key_file
-from repoagent.storage.secrets.programs import mark_secret, run_program
 
 KeyProvider = Callable[[str], bytes]
 """Takes the whole reference, scheme included, and returns the secret as it is stored, a final newline included.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from repoagent.storage.secrets.programs import child_environment
+from repoagent.programs import child_environment
 from repoagent_server.processes.calls import Calls
 
 logger = logging.getLogger(__name__)

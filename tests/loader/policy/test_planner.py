@@ -9,7 +9,7 @@ import pytest
 from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError
 from repoagent.loader.policy import PolicyPlanner
-from repoagent.storage.secrets.programs import program_path
+from repoagent.programs import program_path
 
 MakePlanner = Callable[[str], PolicyPlanner]
 MakeConfig = Callable[..., ModelConfig]

@@ -5,7 +5,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,12 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent import sentinel
 from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.nested_text import check_depth, read_json
-from repoagent.storage.secrets.programs import child_environment
+from repoagent.programs import start_python
 from repoagent_llm.backend.chat.source import ChatSource
 
 __all__ = ["ChatRenderer"]
@@ -33,9 +31,6 @@ _SETUP_SECONDS: Final = 10.0
 """Of the processor, to read the templates."""
 _LARGEST: Final = 1 << 30
 _OLDEST: Final = (3, 1, 6)
-_INHERITED: Final = frozenset(
-    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV", sentinel.NAME}
-)
 
 
 class ChatRenderer:
@@ -104,7 +99,7 @@ class ChatRenderer:
         if self._closed:
             raise UnavailableError("the model is unloaded")
         if self._process is None or self._process.ended:
-            self._process = _started(self._where)
+            self._process = _started()
             self._set_up(self._process)
         return self._process
 
@@ -145,26 +140,14 @@ def _check_library(where: str) -> None:
         )
 
 
-def _started(where: str) -> "_Process":
-    if not sys.executable:
-        raise UnsupportedError(f"'{where}' has a chat template, but this program does not know its Python interpreter")
+def _started() -> "_Process":
     ours, theirs = socket.socketpair()
-    environment = {name: value for name, value in child_environment().items() if name in _INHERITED}
     try:
         with theirs:
-            process = subprocess.Popen(  # noqa: S603 - a program of ours
-                [sys.executable, "-P", str(_PROGRAM)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                cwd="/",
-                process_group=0,
-            )
-    except OSError as error:
+            return _Process(start_python(_PROGRAM, theirs.fileno(), "the process that renders chat templates"), ours)
+    except BaseException:
         ours.close()
-        raise UnavailableError(f"the process that renders chat templates does not start: {error.strerror}") from error
-    return _Process(process, ours)
+        raise
 
 
 class _Process:

@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.programs import without_secrets
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.serving.backends.python.process.server_channel import ServerChannel, WorkChannel
-from repoagent.storage.secrets.programs import without_secrets
 
 logger = logging.getLogger("repoagent.models")
 _CHUNK: Final = 1 << 16

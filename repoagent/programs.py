@@ -1,16 +1,18 @@
-"""Running a program, with an end when no one waits any more, and the environment that child processes get."""
+"""Starting programs: their environment, and an end when no one waits any more."""
 
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
-from repoagent.errors import CancelledError
+from repoagent.errors import CancelledError, UnavailableError
 from repoagent.sentinel import mark
 
 _OWN_PREFIX: Final = "REPOAGENT_"
@@ -21,6 +23,9 @@ _NEVER_KEYS: Final = frozenset(
     | {"PYTHONPATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"}
 )
 """Without these programs do not run; a model that names one as its key must not take it from the others."""
+
+_PYTHONS: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"})
+"""What an interpreter needs of the environment."""
 
 _lock: Final = threading.Lock()
 _secret: Final[set[str]] = set()
@@ -67,6 +72,34 @@ def program_path(word: str) -> str:
         return word
 
 
+def start_python(
+    program: Path, stdin: int | IO[bytes], what: str, *, stdout: int = subprocess.DEVNULL
+) -> "subprocess.Popen[bytes]":
+    """Start a file of ours that may be spoiled, or has to be ended: ``what`` names it in errors.
+
+    It finds the modules that this process finds, and gets nothing else of its environment, descriptors and directory.
+
+    Raises:
+        UnavailableError: it cannot be started.
+    """
+    if not sys.executable:
+        raise UnavailableError(f"{what} needs a Python interpreter, and sys.executable names none")
+    inherited = {name: value for name, value in os.environ.items() if name in _PYTHONS}
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    try:
+        return subprocess.Popen(  # noqa: S603 - a program of ours
+            [sys.executable, "-P", str(program)],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+            env=inherited | mark() | {"PYTHONPATH": path},
+            cwd="/",
+            process_group=0,
+        )
+    except OSError as error:
+        raise UnavailableError(f"{what} cannot be started: {error.strerror}") from error
+
+
 _TICK_SECONDS: Final = 0.05
 
 
@@ -80,7 +113,7 @@ def run_program(
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run ``argv`` to its end and return what it wrote and its status.
 
-    It inherits the server's environment without secrets (:mod:`~repoagent.storage.secrets.programs`), and ``env``.
+    It inherits the server's environment without secrets (:func:`without_secrets`), and ``env``.
 
     The program gets a process group of its own, and whatever ends the wait early (``cancelled``, the timeout, an
     exception) kills the whole group and collects it.
