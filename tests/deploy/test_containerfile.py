@@ -1,8 +1,11 @@
 """What the Containerfile promises, read from it. ``.ci/image`` builds it and runs the result."""
 
 import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -111,3 +114,29 @@ def _entries(name: str) -> list[str]:
     assert "://" not in text
     entries = [entry.strip() for entry in re.split(r"\n(?=[A-Za-z])", text)]
     return [entry for entry in entries if "--hash=sha256:" in entry and not entry.startswith("#")]
+
+
+# The image, built without a registry and run as a cluster runs it: ``deploy/image/prove.py``.
+
+LACKING = 77
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(
+    os.environ.get("REPOAGENT_TESTS_BUILD_IMAGE") != "1",
+    reason="takes ten minutes and downloads Debian's packages: REPOAGENT_TESTS_BUILD_IMAGE=1",
+)
+def test_the_image_serves_the_encrypted_digits_read_only_as_uid_1000(deploy: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(deploy / "image" / "prove.py"), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode == LACKING:
+        pytest.skip(done.stdout)
+    assert done.returncode == 0, done.stdout
+    print(done.stdout)
+    for promise in ("size: ", "the root is read-only, and there is no shell", "as uid 1000", "SageMaker's /ping"):
+        assert promise in done.stdout

@@ -1,16 +1,23 @@
 """The agent in the real loader: where plaintext is while the model lives, and that none is left when it does not."""
 
+import ast
 import os
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
-from repoagent_decrypt import register_key_providers
+from repoagent_decrypt import register_commands, register_key_providers
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
+from repoagent_decrypt.agent import PARAMETERS
 
 from repoagent.errors import AgentError, UnavailableError
 from repoagent.loader.chain import LoadedChain
@@ -127,3 +134,106 @@ def test_the_key_schemes_and_commands_of_the_package_are_registered() -> None:
     with PluginManager() as plugins:
         assert set(register_key_providers()) <= set(plugins.registry("key_providers"))
         assert {"encrypt", "decrypt", "rekey", "keygen"} <= set(plugins.registry("commands"))
+
+
+# What the plug-in module registers can be imported; the module itself imports nothing heavy.
+
+
+@pytest.mark.parametrize("target", register_key_providers().values())
+def test_every_key_provider_is_there(target: str) -> None:
+    module, _, attribute = target.partition(":")
+    assert callable(getattr(import_module(module), attribute))
+
+
+@pytest.mark.parametrize("name", list(register_commands()))
+def test_every_command_is_there_under_its_name(name: str) -> None:
+    module, _, attribute = register_commands()[name].target.partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+
+
+@pytest.mark.slow
+def test_importing_the_plug_in_loads_no_cryptography_and_no_click() -> None:
+    code = "import sys, repoagent_decrypt; print({'cryptography', 'click', 'botocore'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+# Who may import whom: the package only ``repoagent.api``, a format its reader of JSON alone and no other format.
+
+PACKAGE = Path(__file__).parent.parent / "repoagent_decrypt"
+FORMATS = {"age", "jwe", "tink"}
+FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield f"{node.module}.{node.names[0].name}" if node.module == "repoagent.api" else node.module or ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_the_agents_interface_of_the_project_is_imported(name: str) -> None:
+    folder = name.partition("/")[0]
+    for module in imported(PACKAGE / name):
+        if module.split(".")[0] == "repoagent":
+            assert module.startswith("repoagent.api")
+            assert folder not in FORMATS or module.startswith("repoagent.api.read_json")
+        if folder in FORMATS and module.startswith("repoagent_decrypt"):
+            assert module.split(".")[1] in {folder, "files"}
+        if folder == "files" and module.startswith("repoagent_decrypt"):
+            assert module.split(".")[1] in {"files"}
+
+
+# The README names everything there is, and its examples work.
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_parameter_is_in_the_table(name: str) -> None:
+    assert f"\n| `{name}` |" in section("Parameters")
+
+
+@pytest.mark.parametrize("scheme", ["env", "file", "exec", *register_key_providers()])
+def test_every_key_scheme_is_in_the_table(scheme: str) -> None:
+    assert f"\n| `{scheme}:" in section("Where keys are")
+
+
+def test_every_variable_that_is_read_is_named() -> None:
+    source = "".join(path.read_text() for path in (PACKAGE / "providers").glob("*.py"))
+    variables = set(re.findall(r'"((?:REPOAGENT|VAULT)_[A-Z_]+)"', source)) - {"REPOAGENT_STARTED_BY"}  # only passed on
+    assert variables >= {"REPOAGENT_KBS_URL", "VAULT_ADDR", "VAULT_TOKEN"}
+    assert [name for name in variables if name not in section("Where keys are")] == []
+
+
+@pytest.mark.parametrize("name", list(register_commands()))
+def test_every_option_of_every_command_is_named(name: str) -> None:
+    module, _, attribute = register_commands()[name].target.partition(":")
+    command = getattr(import_module(module), attribute)
+    text = section("Command line") + section("From key to served model")
+    assert f"`repoagent {name}" in text
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in parameter.opts), parameter.opts
+
+
+def test_the_example_of_the_library_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"weights")
+    code = re.findall(r"```python\n(.*?)```", section("The age library"), re.DOTALL)[0]
+    exec(code, {})
+    assert (tmp_path / "again.onnx").read_bytes() == b"weights"
+
+
+def test_the_vectors_directory_says_where_they_come_from(read_tree: Callable[[Path], dict[str, bytes]]) -> None:
+    vectors = read_tree(Path(__file__).parent / "vectors")
+    assert b"cctv-age` 0.2.0" in vectors["ORIGIN.md"]
+    assert b"Zero-Clause BSD" in vectors["LICENSE"]

@@ -3,6 +3,7 @@
 import io
 import os
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,11 @@ from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 
-from agents.fetch.tests.servers import sha256
+from agents.fetch.tests.servers import Hub, Registry, Tracking, sha256
 from agents.verify.tests.issuing import public_pem
 from repoagent.errors import RepoAgentError
 from repoagent.server import ModelControlMode, Server
-
-pytestmark = pytest.mark.slow
+from tests.file_server import FileServer
 
 CONFIG = b'backend: "onnxruntime"\nmax_batch_size: 8\n'
 POLICY = """
@@ -99,6 +99,7 @@ def answer(server: Server) -> float:
     return float(np.asarray(model.run({"x": np.ones((1, 4), np.float32)})["y"])[0, 0])
 
 
+@pytest.mark.slow
 def test_a_repository_in_a_bucket_with_a_signed_and_encrypted_model_is_served(bucket: Bucket, tmp_path: Path) -> None:
     for path, content in bucket.release(tmp_path / "release", 3, CONFIG).items():
         bucket.put(f"models/fraud/{path}", content)
@@ -112,6 +113,7 @@ def test_a_repository_in_a_bucket_with_a_signed_and_encrypted_model_is_served(bu
     assert not [content for content in kept if b"Mul" in content]  # the plaintext of the model
 
 
+@pytest.mark.slow
 def test_a_signed_and_encrypted_model_is_fetched_verified_decrypted_and_served(bucket: Bucket, tmp_path: Path) -> None:
     files = bucket.release(tmp_path / "release", 5, None)
     for path, content in files.items():
@@ -130,3 +132,91 @@ def test_a_signed_and_encrypted_model_is_fetched_verified_decrypted_and_served(b
         bucket.put("vendor/1/model.onnx.age", os.urandom(len(files["1/model.onnx.age"])))
         (tmp_path / "repository" / "fraud" / "config.pbtxt").write_bytes(CONFIG + b"# changed\n")
         assert answer(server) == 5  # the bytes that are pinned are here
+
+
+# A bucket of more objects than one listing holds.
+
+Fetch = Callable[..., dict[str, bytes]]
+COUNT = 60
+
+
+@pytest.fixture
+def full_bucket(s3_endpoint: str, s3_credentials: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A listing of S3 has a thousand objects at most; of this server, 25."""
+    import s3fs
+    from moto.backends import get_backend  # takes a second, which a collection need not spend
+
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "25")
+    name = f"bucket-{uuid.uuid4().hex}"
+    s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False).mkdir(name)
+    backend = get_backend("s3")["123456789012"]["aws"]  # the server runs in this process
+    for number in range(COUNT):
+        backend.put_object(name, f"m/{number % 50}/{number}", b"%d" % number)
+    return f"s3://{s3_endpoint}/{name}/m"
+
+
+@pytest.mark.slow
+def test_all_of_them_come(fetch: Fetch, full_bucket: str) -> None:
+    expected = {f"1/{number % 50}/{number}": b"%d" % number for number in range(COUNT)}
+    assert fetch({"url": full_bucket, "floating": "true"}) == expected
+
+
+# Offline no server is asked, whatever the source; what is pinned comes from the cache.
+
+TITLE = "org.opencontainers.image.title"
+PINNED = {"digest": f"model.onnx={sha256(b'weights')}"}
+FLOATING = {"floating": "true"}
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[str, str, list[FileServer]]]]:
+    """Scheme -> the model by a name that may change, the same pinned, and who is asked."""
+    with Hub() as hub, Registry() as registry, Tracking() as tracking, FileServer() as web:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking.url)
+        monkeypatch.setenv("REPOAGENT_FETCH_HOSTS", hub.large.host)
+        hub.models["acme/m"] = {"model.onnx": b"weights"}
+        tracking.artifacts = {"1/models/m-1/artifacts/model.onnx": b"weights"}
+        web.files["/m/model.onnx"] = b"weights"
+        digest = registry.push("m", [registry.layer("m", "a/b", b"weights", **{TITLE: "model.onnx"})])
+        yield {
+            "hf": ("hf://acme/m", f"hf://acme/m@{hub.commit}", [hub, hub.large]),
+            "oci": (f"oci://{registry.host}/m:v1", f"oci://{registry.host}/m@{digest}", [registry]),
+            "models": ("models:/fraud/3", "models:/fraud/3", [tracking]),
+            "http": (f"{web.url}/m/model.onnx", f"{web.url}/m/model.onnx", [web]),
+        }
+
+
+@pytest.mark.parametrize("scheme", ["hf", "oci", "models", "http"])
+def test_a_pinned_model_comes_from_the_cache_and_nothing_else_is_asked_for(
+    fetch: Fetch,
+    servers: dict[str, tuple[str, str, list[FileServer]]],
+    scheme: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    floating, pinned, asked = servers[scheme]
+    given = PINNED if pinned == floating else {}
+    expected = {"1/model.onnx": b"weights"}
+    assert fetch({"url": pinned, **given}) == expected
+    assert fetch({"url": floating, **FLOATING}) == expected
+    before = [len(server.requests) for server in asked]
+    monkeypatch.setenv("REPOAGENT_OFFLINE", "1")
+    assert fetch({"url": pinned, **given}) == expected
+    with pytest.raises(RepoAgentError, match=r"the server is offline \(REPOAGENT_OFFLINE\)"):
+        fetch({"url": floating, **FLOATING})
+    assert [len(server.requests) for server in asked] == before
+
+
+@pytest.mark.parametrize("scheme", ["hf", "oci", "models", "http"])
+def test_what_was_pinned_by_digests_comes_from_the_cache(
+    fetch: Fetch,
+    servers: dict[str, tuple[str, str, list[FileServer]]],
+    scheme: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, _, asked = servers[scheme]
+    fetch({"url": url, **PINNED})
+    before = [len(server.requests) for server in asked]
+    monkeypatch.setenv("REPOAGENT_OFFLINE", "1")
+    assert fetch({"url": url, **PINNED}) == {"1/model.onnx": b"weights"}
+    assert [len(server.requests) for server in asked] == before

@@ -2,18 +2,25 @@
 
 import queue
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2 as theirs
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import UnavailableError
+from repoagent.server import LogLevel
+from repoagent.server.logs import ServerLog
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.tracing.trace_settings import TraceSettings
+from repoagent.serving.tracing.tracer import Tracer
 
 Client: TypeAlias = Any  # triton.InferenceServerClient: tritonclient has no types
 
@@ -289,3 +296,89 @@ def test_blanks_around_metadata_are_no_part_of_them(start_grpc: Any, core: Any) 
         assert infer(message, metadata=metadata).raw_output_contents == [bytes(4)]
     assert core.requests[-1].call_id == "r-1"
     assert core.requests[-1].asked.parameters == {"tenant": "red blue", "tenant-2": ""}
+
+
+# Parameters of load and unload that make no sense; the texts are those of a stock Triton 2.51.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("foo", {"string_param": "x"}, "unrecognized load parameter 'foo'."),
+        ("config", {"int64_param": 1}, "invalid value type for load parameter 'config', expected string_param."),
+        ("config", {}, "invalid value type for load parameter 'config', expected string_param."),
+        ("file:x", {"string_param": "x"}, "invalid value type for load parameter 'file:x', expected bytes_param."),
+    ],
+)
+def test_a_load_parameter_that_makes_no_sense(stub: Any, ask: Any, name: str, value: dict[str, Any], text: str) -> None:
+    message = service_pb2.RepositoryModelLoadRequest(model_name="ident")
+    message.parameters[name].CopyFrom(service_pb2.ModelRepositoryParameter(**value))
+    assert ask(stub.RepositoryModelLoad, message) == ("INVALID_ARGUMENT", text)
+
+
+def test_dependents_are_asked_for_with_a_boolean(core: Any, stub: Any, ask: Any) -> None:
+    message = service_pb2.RepositoryModelUnloadRequest(model_name="ident")
+    message.parameters["unload_dependents"].string_param = "x"
+    text = "invalid value type for 'unload_dependents' parameter, expected bool_param."
+    assert ask(stub.RepositoryModelUnload, message) == ("INVALID_ARGUMENT", text)
+    message.parameters["unload_dependents"].bool_param = True
+    message.parameters["other"].string_param = "is passed over"
+    assert ask(stub.RepositoryModelUnload, message) == ("OK", {})
+    assert core.calls == [("unload", "ident", True)]
+
+
+def test_one_version_is_loaded_and_unloaded_by_a_parameter(core: Any, stub: Any, ask: Any) -> None:
+    load = service_pb2.RepositoryModelLoadRequest(model_name="ident")
+    load.parameters["version"].int64_param = 3
+    assert ask(stub.RepositoryModelLoad, load) == ("OK", {})
+    unload = service_pb2.RepositoryModelUnloadRequest(model_name="ident")
+    unload.parameters["version"].string_param = "3"
+    unload.parameters["unload_dependents"].bool_param = True
+    assert ask(stub.RepositoryModelUnload, unload) == ("OK", {})
+    assert core.calls == [("load", "ident", None, None, 3), ("unload", "ident", False, 3)]
+    for wrong in ({"bool_param": True}, {"string_param": ""}, {"string_param": "x"}, {"int64_param": -2}):
+        load.parameters["version"].CopyFrom(service_pb2.ModelRepositoryParameter(**wrong))
+        assert ask(stub.RepositoryModelLoad, load)[0] == "INVALID_ARGUMENT"
+    assert len(core.calls) == 2
+
+
+# The extensions of logging and tracing over gRPC.
+
+
+@pytest.mark.slow
+def test_log_settings_answer_as_triton_does(stub: Any, ask: Any, log: ServerLog, recorded: dict[str, Any]) -> None:
+    for case in recorded["grpc log"]:
+        message = json_format.ParseDict(case["request"], theirs.LogSettingsRequest())
+        assert ask(stub.LogSettings, message) == (case["code"], case["response"]), case
+
+
+def test_tritons_client_reads_and_changes_the_settings_of_the_log(client: Any, log: ServerLog) -> None:
+    changed = client.update_log_settings({"log_verbose_level": 1, "log_warning": False}, as_json=True)
+    assert changed == client.get_log_settings(as_json=True)
+    assert changed["settings"]["log_verbose_level"] == {"uint32_param": 1}
+    assert not log.enabled(LogLevel.WARN)
+    with pytest.raises(InferenceServerException, match="expect boolean for 'log_info'"):
+        client.update_log_settings({"log_info": None})
+
+
+@pytest.mark.parametrize(("kind", "file"), [("grpc trace without file", ""), ("grpc trace", "traces.json")])
+def test_trace_settings_answer_as_triton_does(
+    core: Any, stub: Any, ask: Any, recorded: dict[str, Any], kind: str, file: str
+) -> None:
+    core.tracer = Tracer(TraceSettings(file=file))
+    for case in recorded[kind]:
+        message = json_format.ParseDict(case["request"], theirs.TraceSettingRequest())
+        assert ask(stub.TraceSetting, message) == (case["code"], case["response"]), case
+
+
+def test_tritons_client_reads_and_changes_the_settings_of_traces(core: Any, tmp_path: Path, client: Any) -> None:
+    core.tracer = Tracer(TraceSettings(file=str(tmp_path / "traces")))
+    changes = {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_count": "7"}
+    changed = client.update_trace_settings(settings=changes, as_json=True)
+    assert changed == client.get_trace_settings(as_json=True) == client.get_trace_settings("ident", as_json=True)
+    assert changed["settings"]["trace_count"] == {"value": ["7"]}
+    assert core.tracer.settings().level == {"TIMESTAMPS", "TENSORS"}
+    client.update_trace_settings(settings={"trace_level": None, "trace_count": None})
+    assert core.tracer.settings() == TraceSettings(file=str(tmp_path / "traces"))
+    with pytest.raises(InferenceServerException, match="Request for unknown model : nosuch"):
+        client.get_trace_settings("nosuch")

@@ -8,12 +8,16 @@ from typing import Any
 import httpx
 import pytest
 import tritonclient.http as triton
+from repoagent_server.http.api import metrics_service
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import LogOptions
 from tritonclient.utils import InferenceServerException
 
 from repoagent.server import LogLevel
 from repoagent.server.logs import ServerLog, log_message
+from repoagent.serving.tracing.trace_settings import TraceSettings
+from repoagent.serving.tracing.tracer import Tracer
 
 
 @pytest.fixture
@@ -71,3 +75,57 @@ def test_a_level_that_no_integer_of_32_bits_holds_is_refused(client: httpx.Clien
     assert response.status_code == 400
     assert response.json() == {"error": "'log_verbose_level' must be at most 2147483647, got: 2147483648"}
     assert log.verbose == 0
+
+
+# The trace extension over HTTP.
+
+
+@pytest.mark.parametrize(("kind", "file"), [("http trace without file", ""), ("http trace", "traces.json")])
+def test_trace_settings_are_those_of_triton(
+    core: Any, client: httpx.Client, recorded: dict[str, Any], kind: str, file: str
+) -> None:
+    core.tracer = Tracer(TraceSettings(file=file))
+    for case in recorded[kind]:
+        response = client.request(case["method"], case["path"], content=case["body"])
+        expected = case["response"].replace(">= -1, got:-2", ">= -1, got: -2")  # as Triton writes it over gRPC
+        assert (response.status_code, response.text) == (case["status"], expected), case
+
+
+@pytest.mark.parametrize("name", ["trace_rate", "log_frequency"])
+def test_a_negative_number_is_refused_where_triton_takes_its_complement(client: httpx.Client, name: str) -> None:
+    response = client.post("/v2/trace/setting", json={name: "-1"})
+    assert response.status_code == 400
+    text = f"Unable to parse '{name}', value is out of range [ 0, 4294967295 ], got: -1"
+    assert response.json() == {"error": text}
+
+
+def test_tritons_client_reads_and_changes_the_trace_settings(core: Any, tmp_path: Path, triton_client: Any) -> None:
+    core.tracer = Tracer(TraceSettings(file=str(tmp_path / "traces")))
+    changes = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
+    changed = triton_client.update_trace_settings(model_name="ident", settings=changes)
+    assert changed == triton_client.get_trace_settings(model_name="ident")
+    assert changed["trace_level"] == ["TIMESTAMPS"]
+    assert triton_client.get_trace_settings()["trace_level"] == ["OFF"]
+    assert core.tracer.sample("ident") is not None
+    assert core.tracer.sample("addsub") is None
+    cleared = triton_client.update_trace_settings(model_name="ident", settings=dict.fromkeys(changes))
+    assert cleared == triton_client.get_trace_settings()
+    with pytest.raises(InferenceServerException, match="Request for unknown model : nosuch"):
+        triton_client.get_trace_settings(model_name="nosuch")
+
+
+# The metrics page over HTTP.
+
+
+def test_the_metrics_port_has_this_page_alone() -> None:
+    front = HttpFrontend(Endpoint(port=0), metrics_service(lambda: "nv_inference_count 1\n"))
+    front.start()
+    host, port = front.bind()
+    try:
+        response: Any = httpx.get(f"http://{host}:{port}/metrics")
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "nv_inference_count" in response.text
+        assert httpx.get(f"http://{host}:{port}/v2").status_code == 404
+        assert httpx.post(f"http://{host}:{port}/metrics").status_code == 405
+    finally:
+        front.stop()

@@ -1,17 +1,24 @@
 """A person who watches ``repoagent serve`` start sees how far a long load is; a pipe or a file sees none of it."""
 
+import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.grpc import service_pb2
 
 PATIENCE: Final = 120
-
 _AGENT: Final = """\
 import logging, socket
 from repoagent.api import Agent
@@ -31,7 +38,6 @@ class Slow(Agent):
         with socket.create_connection(("127.0.0.1", int(model.parameters["port"]))) as gate:
             gate.recv(1)
 """
-
 _BAR: Final = "[#####---------------]  25%  slow: slow weights"
 _LOG_LINE: Final = re.compile(r"[EWIV]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] .*")
 
@@ -146,3 +152,100 @@ def test_a_pipe_gets_no_control_characters(world: Any) -> None:
     assert "said in between" in server.log
     assert "\x1b" not in server.log
     assert "25%" not in server.log
+
+
+# ``--model-load-on-demand`` and its budget, in a real server.
+
+
+def _size(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.rglob("*") if file.is_file())
+
+
+def _ready(server: Any) -> set[str]:
+    return {name for name, entry in server.index().items() if entry.get("state") == "READY"}
+
+
+@pytest.fixture
+def sizes(world: Any) -> list[int]:
+    """Two models of nearly the same size beside "plain"; how large the two are."""
+    return [_size(world.model("first", operation="Neg")), _size(world.model("other", operation="Abs"))]
+
+
+def test_a_request_loads_the_model_and_the_budget_unloads_the_one_used_least_lately(
+    world: Any, sizes: list[int]
+) -> None:
+    budget = max(sizes) + min(sizes) // 2
+    server = world.serve("--load-model=plain", "--model-load-on-demand", f"--model-memory-budget-bytes={budget}")
+    assert _ready(server) == {"plain"}
+    assert server.http.get("/v2/models/first").status_code != 200, "asking for metadata loads nothing"
+    assert server.answer("first") == [1, -2, 3, -4]
+    assert _ready(server) == {"plain", "first"}
+    # The answer to "first" may be here before its request counts as over; until then there is no room, which is a 503.
+    server.until(lambda: server.ask("other").status_code == 200, "room for the other model")
+    assert server.answer("other") == [1, 2, 3, 4]
+    assert _ready(server) == {"plain", "other"}, "what was loaded by name stays, what was loaded on demand makes room"
+    assert server.ask("nosuch").status_code == 404
+    assert server.stop() == 0
+
+
+def test_without_the_flag_a_request_loads_nothing(world: Any, sizes: list[int]) -> None:
+    server = world.serve()
+    assert server.ask("first").status_code == 404
+    assert _ready(server) == set()
+
+
+# One version of a model is loaded and unloaded in a running server, while requests go to another one.
+
+if TYPE_CHECKING:
+    from .conftest import Server, World
+InBackground = Callable[[Callable[[], Any]], Callable[[], Any]]
+_TENSOR = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+
+
+def _answer(server: "Server", path: str) -> httpx.Response:
+    return server.http.post(f"/v2/models/m{path}/infer", content=json.dumps({"inputs": [_TENSOR]}))
+
+
+def _versions(server: "Server") -> dict[str, str]:
+    index = server.http.post("/v2/repository/index").json()
+    return {entry["version"]: entry["state"] for entry in index if entry["name"] == "m"}
+
+
+def test_a_version_comes_and_goes_while_another_one_answers(world: "World", in_background: InBackground) -> None:
+    agent = world.agent("guard")
+    directory = world.model("m", [(agent, {})])
+    shutil.copytree(directory / "1", directory / "2")
+    server = world.serve("--load-model=m", "--allow-grpc=true")
+    assert _versions(server) == {"2": "READY"}
+    ended = threading.Event()
+
+    def ask() -> set[int]:
+        statuses: set[int] = set()
+        while not ended.is_set():
+            statuses.add(_answer(server, "/versions/2").status_code)
+        return statuses
+
+    asking = in_background(ask)
+    before = len(world.calls("m"))
+    assert server.http.post("/v2/repository/models/m/versions/1/load").status_code == 200
+    assert _versions(server) == {"1": "READY", "2": "READY"}
+    assert _answer(server, "/versions/1").json()["outputs"][0]["data"] == [-1, -2, -3, -4]
+    actions = [line.partition(" ")[2] for line in world.calls("m")[before:]]
+    assert [action for action in actions if action.isupper()] == ["LOAD", "UNLOAD", "LOAD_COMPLETE", "UNLOAD_COMPLETE"]
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.port('grpc')}") as client:
+        unload = service_pb2.RepositoryModelUnloadRequest(model_name="m")
+        unload.parameters["version"].int64_param = 1
+        before = len(world.calls("m"))
+        client._client_stub.RepositoryModelUnload(unload)
+        assert len(world.calls("m")) == before
+    assert _versions(server) == {"1": "UNAVAILABLE", "2": "READY"}
+    assert _answer(server, "/versions/1").status_code == 503
+    assert server.http.get("/v2/health/ready").status_code == 200
+    missing = server.http.post("/v2/repository/models/m/versions/7/load")
+    assert (missing.status_code, "there is no such version directory" in missing.text) == (400, True)
+    ended.set()
+    assert asking() == {200}
+    assert server.http.post("/v2/repository/models/m/versions/2/unload").status_code == 200
+    assert set(_versions(server).values()) == {"UNAVAILABLE"}
+    assert [line for line in world.calls("m") if line.endswith(" UNLOAD_COMPLETE")]
+    assert server.stop() == 0

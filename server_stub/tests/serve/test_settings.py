@@ -1,14 +1,20 @@
 """Log, traces, restrictions and forwarding in a real child process, by its flags and NVIDIA's clients."""
 
 import json
+import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.grpc as triton
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
+
+from . import conftest
 
 SECRET: Final = "s3cret"
 HTTP_KEY: Final = {"admin-key": SECRET}
@@ -110,3 +116,137 @@ def test_a_model_is_traced_when_a_client_says_so(world: Any, http: Any, grpc: An
     records = json.loads((world.root / "traces.json.0").read_text())
     assert [record["model_name"] for record in records if "model_name" in record] == ["m"]
     assert not (world.root / "traces.json.1").exists()
+
+
+# Command lines written for Triton start a real server.
+
+
+def _places(world: Any, server: Any) -> dict[str, Any]:
+    ready: Path = world.root / f"ready-{world.servers.index(server)}.json"
+    server.until(ready.exists, "the ready file")
+    places: dict[str, Any] = json.loads(ready.read_text())
+    return places
+
+
+def test_what_has_no_effect_is_said_in_the_log(world: Any) -> None:
+    server = world.serve(
+        "--load-model=plain",
+        "--strict-model-config=false",
+        "--pinned-memory-pool-byte-size=268435456",
+        "--cuda-memory-pool-byte-size=0:67108864",
+        "--cuda-memory-pool-byte-size=1:67108864",
+        "--backend-directory=/opt/tritonserver/backends",
+        "--allow-gpu-metrics=false",
+        "--allow-metrics=true",
+        "--allow-cpu-metrics=false",
+        "--metrics-config=counter_latencies=false",
+        "--metrics-port=0",
+    )
+    assert server.answer("plain") == [1, -2, 3, -4]
+    place = _places(world, server)["metrics"]
+    names = {
+        line.split("{")[0] for line in httpx.get(f"http://{place['address']}:{place['port']}/metrics").text.splitlines()
+    }
+    assert "nv_inference_request_success" in names
+    assert not [name for name in names if name.endswith("_duration_us") or name.startswith("nv_cpu")]
+    assert server.stop() == 0
+    notes = [line for line in server.log.splitlines() if " has no effect: " in line]
+    assert [line.startswith("W") for line in notes] == [True] * 4
+    assert "--pinned-memory-pool-byte-size has no effect: there is no pool of pinned memory" in server.log
+    (deprecated,) = [line for line in server.log.splitlines() if "'--strict-model-config' has been deprecated!" in line]
+    assert deprecated.startswith("W")
+
+
+def test_a_file_and_the_environment_start_a_server_and_no_value_of_theirs_is_in_the_log(world: Any) -> None:
+    file = world.root / "serve.toml"
+    file.write_text(
+        'server-id = "from-file"\nmodel-control-mode = "explicit"\nbackend-config = "python,token=hunter2"\n'
+    )
+    server = world.start(
+        f"--config-file={file}",
+        "--log-verbose=1",
+        env={"REPOAGENT_SERVE_LOAD_MODEL": "plain", "REPOAGENT_SERVE_ID": "hunter3"},
+    ).wait_ready()
+    assert server.http.get("/v2").json()["name"] == "from-file"
+    assert server.answer("plain") == [1, -2, 3, -4]
+    assert server.stop() == 0
+    assert "environment variable REPOAGENT_SERVE_ID belongs to no flag" in server.log
+    assert "hunter" not in server.log
+
+
+def test_without_http_there_is_grpc_alone(world: Any) -> None:
+    server = world.start("--allow-http=false")
+    places = _places(world, server)
+    assert set(places) == {"pid", "grpc"}
+    with triton.InferenceServerClient(f"{places['grpc']['address']}:{places['grpc']['port']}") as client:
+        assert client.is_model_ready("plain")
+    assert server.stop() == 0
+
+
+def test_what_is_not_here_is_refused_before_anything_is_loaded(world: Any) -> None:
+    server = world.start("--allow-vertex-ai=true")
+    assert server.ended() == 2
+    assert "Error: --allow-vertex-ai: AIP_HEALTH_ROUTE is not defined for Vertex AI endpoint" in server.log
+
+
+# The program ``tritonserver``, and the endpoints for hosting platforms, as processes.
+
+if TYPE_CHECKING:
+    import pytest
+
+    from .conftest import World
+#: The stock arguments of KServe's runtime for Triton, but for its ports, which a test must not take.
+KSERVE: Final = ("--grpc-port=0", "--http-port=0", "--allow-grpc=true", "--allow-http=true")
+LOOPBACK: Final = {"REPOAGENT_SERVE_HTTP_ADDRESS": "127.0.0.1", "REPOAGENT_SERVE_GRPC_ADDRESS": "127.0.0.1"}
+PROGRAM: Final = [sys.executable, "-c", "from repoagent_server.program.tritonserver import main; main()"]
+ASKED: Final = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}]}
+
+
+def _port(server: Any, name: str) -> int:
+    server.until(server._ready.exists, "the ready file")
+    return int(json.loads(server._ready.read_text())[name]["port"])
+
+
+def test_the_stock_arguments_of_kserve_start_it(world: "World", monkeypatch: "pytest.MonkeyPatch") -> None:
+    monkeypatch.setattr(conftest, "PROGRAM", PROGRAM)
+    server = world.start(*KSERVE, "--pinned-memory-pool-byte-size=1", env=LOOPBACK).wait_ready()
+    assert server.answer("plain") == [1, -2, 3, -4]
+    assert server.port("grpc") > 0
+    warning = next(line for line in server.log.splitlines() if "--pinned-memory-pool-byte-size has no effect" in line)
+    assert warning.startswith("W")
+    assert server.stop() == 0
+
+
+def test_sagemaker_pings_and_invokes_the_only_model(world: "World") -> None:
+    flags = ("--load-model=plain", "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
+    server = world.start("--model-control-mode=explicit", *flags, "--allow-sagemaker", "--sagemaker-port=0")
+    with httpx.Client(base_url=f"http://127.0.0.1:{_port(server, 'sagemaker')}") as client:
+        assert client.get("/ping").status_code == 200
+        assert client.post("/invocations", json=ASKED).json()["outputs"][0]["data"] == [1, -2, 3, -4]
+        assert client.post("/v2/repository/models/plain/unload").status_code == 400
+    assert "Started Sagemaker HTTPService at 127.0.0.1:" in server.log
+    assert server.stop() == 0
+
+
+def test_vertex_ai_reaches_the_model_and_the_api_behind_the_header(world: "World") -> None:
+    routes = {"AIP_HEALTH_ROUTE": "/health", "AIP_PREDICT_ROUTE": "/predict"}
+    server = world.start(
+        "--model-control-mode=explicit", "--load-model=plain", "--allow-vertex-ai", "--vertex-ai-port=0", env=routes
+    )
+    with httpx.Client(base_url=f"http://127.0.0.1:{_port(server, 'vertex-ai')}") as client:
+        assert client.get("/health").status_code == 200
+        assert client.post("/predict", json=ASKED).json()["outputs"][0]["data"] == [1, -2, 3, -4]
+        index = client.post("/predict", headers={"X-Vertex-Ai-Triton-Redirect": "v2/repository/index"})
+        assert "plain" in {entry["name"] for entry in index.json()}
+    assert server.stop() == 0
+
+
+def test_a_default_model_that_cannot_be_found_stops_the_start(world: "World") -> None:
+    server = world.start("--model-control-mode=explicit", "--allow-sagemaker", "--sagemaker-port=0")
+    assert server.ended() == 1
+    assert "0 are loaded. Name one with SAGEMAKER_TRITON_DEFAULT_MODEL_NAME" in server.log
+    routes = {"AIP_HEALTH_ROUTE": "/health", "AIP_PREDICT_ROUTE": "/predict"}
+    flags = ("--allow-vertex-ai", "--vertex-ai-port=0", "--vertex-ai-default-model=nosuch")
+    server = world.start("--model-control-mode=explicit", "--load-model=plain", *flags, env=routes)
+    assert server.ended() == 1
+    assert "error: creating server: Invalid argument - Expect the default model 'nosuch' is loaded" in server.log

@@ -1,13 +1,16 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.errors import InternalError, InvalidArgumentError, UnsafePathError
+from repoagent.serving.requests.request import Asked, InferRequest, OutputClasses, read_labels
 from repoagent.serving.requests.request_checker import RequestChecker
-from repoagent.serving.requests.tensor import DataType, Tensor
+from repoagent.serving.requests.tensor import DataType, Reshaper, Tensor, model_metadata
+from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 BATCHING = """
 max_batch_size: 8
@@ -181,3 +184,101 @@ def test_the_fast_check_says_yes_exactly_where_the_plain_one_finds_no_fault(
         assert rules.size_if_valid(candidate) is None
     else:
         assert rules.size_if_valid(candidate) is not None
+
+
+CONFIG = """
+platform: "onnxruntime_onnx" max_batch_size: 4
+input { name: "x" data_type: TYPE_STRING dims: [ 2, -1 ] }
+input { name: "s" data_type: TYPE_INT32 dims: [ 2 ] is_shape_tensor: true }
+output { name: "y" data_type: TYPE_BF16 dims: [ 3 ] }
+"""
+
+
+def test_shapes_show_the_batch_dimension_and_strings_are_bytes() -> None:
+    assert model_metadata("m", read_text(CONFIG), [2, 1]) == {
+        "name": "m",
+        "versions": ["1", "2"],
+        "platform": "onnxruntime_onnx",
+        "inputs": [
+            {"name": "x", "datatype": "BYTES", "shape": [-1, 2, -1]},
+            {"name": "s", "datatype": "INT32", "shape": [2]},
+        ],
+        "outputs": [{"name": "y", "datatype": "BF16", "shape": [-1, 3]}],
+    }
+
+
+def test_a_model_without_a_platform_shows_its_backend() -> None:
+    config = read_text('backend: "python" input { name: "x" dims: [ 1 ] data_type: TYPE_FP32 }')
+    assert model_metadata("m", config, [1])["platform"] == "python"
+
+
+def test_most_models_have_none() -> None:
+    assert Reshaper.of(read_text('input { name: "x" dims: [ 1 ] }')) is None
+
+
+def test_variable_dimensions_keep_their_values_in_order() -> None:
+    reshaper = Reshaper.of(read_text('input { name: "x" dims: [ -1, 1, -1 ] reshape { shape: [ -1, -1 ] } }'))
+    assert reshaper is not None
+    tensors = reshaper.to_model({"x": Tensor.of(np.zeros((2, 1, 3))), "other": Tensor.of(np.zeros(5))})
+    assert (tensors["x"].shape, tensors["other"].shape) == ((2, 3), (5,))
+
+
+def test_an_empty_shape_leaves_only_the_batch() -> None:
+    reshaper = Reshaper.of(read_text('max_batch_size: 2 output { name: "y" dims: [ 1 ] reshape { shape: [ ] } }'))
+    assert reshaper is not None
+    assert reshaper.to_client({"y": Tensor.of(np.zeros(2))})["y"].shape == (2, 1)
+
+
+def test_an_output_that_does_not_fit_its_promise_is_an_error_of_the_model() -> None:
+    reshaper = Reshaper.of(read_text('output { name: "y" dims: [ 2, 2 ] reshape { shape: [ 4 ] } }'))
+    assert reshaper is not None
+    with pytest.raises(InternalError, match="cannot be reshaped"):
+        reshaper.to_client({"y": Tensor.of(np.zeros(5))})
+
+
+# Files of labels, by hand and through a load.
+
+
+def _files(**contents: bytes) -> ModelFiles:
+    def spill() -> Path:
+        raise AssertionError("labels need no directory")
+
+    return MemoryFiles(contents, spill)
+
+
+def _config(**outputs: str) -> ModelConfig:
+    config = ModelConfig(name="m")
+    for name, file in outputs.items():
+        config.output.add(name=name, label_filename=file)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        (b"cat\ndog\n", (b"cat", b"dog")),
+        (b"cat\ndog", (b"cat", b"dog")),
+        (b"cat\n\n", (b"cat", b"")),
+        (b"a\r\nb", (b"a\r", b"b")),
+        (b"\xff\xfe", (b"\xff\xfe",)),
+        (b"\n", (b"",)),
+        (b"", ()),
+    ],
+)
+def test_a_line_is_a_label(content: bytes, labels: tuple[bytes, ...]) -> None:
+    assert read_labels(_config(Y="f", Z=""), _files(f=content)) == {"Y": labels}
+
+
+def test_a_file_that_is_not_there_has_tritons_text() -> None:
+    with pytest.raises(InternalError, match=r"^failed to open text file for read f: No such file or directory$"):
+        read_labels(_config(Y="f"), _files(g=b""))
+
+
+def test_a_file_outside_the_model_is_refused() -> None:
+    with pytest.raises(UnsafePathError):
+        read_labels(_config(Y="../f"), _files(f=b"a"))
+
+
+def test_a_class_without_a_label_has_an_empty_one() -> None:
+    classes = OutputClasses(batching=False, labels={"Y": (b"cat",)})
+    assert [classes.label("Y", 0), classes.label("Y", 1), classes.label("Z", 0)] == [b"cat", b"", b""]

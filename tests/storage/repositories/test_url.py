@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.storage.repositories.sources import version_numbers
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
 
@@ -98,3 +99,8 @@ def test_the_text_of_a_url_reads_as_the_same_url(prefix: str, parts: list[str]) 
     url = parse_url(prefix + "/".join(parts))
     assert parse_url(url.text) == url
     assert parse_url(url.child("model").text) == url.child("model")
+
+
+def test_versions_are_plain_numbers_that_clients_can_ask_for() -> None:
+    names = ["1", "10", "2", "03", "latest", "-1", "0", str(2**63 - 1), str(2**63), "9" * 19, "٣"]
+    assert version_numbers(names) == [1, 2, 10, 2**63 - 1]
