@@ -49,6 +49,15 @@ def test_a_loader_is_assembled_without_the_serving_core_and_numpy() -> None:
     )
 
 
+def test_the_process_of_a_python_model_has_no_storage_and_no_part_of_the_network() -> None:
+    modules = _modules_after("import repoagent.serving.backends.python.process.child")
+    assert "repoagent.serving.backends.python.process.child" in modules
+    assert [
+        name for name in modules if name.startswith(("repoagent.storage", "repoagent.loader", "repoagent.api"))
+    ] == []
+    assert not modules.intersection({"asyncio", "ssl", "http.client", "fsspec", "onnxruntime"})
+
+
 def _texts_of_the_core() -> Iterator[tuple[str, str]]:
     """Each string literal of ``repoagent``, after the file that it stands in."""
     for path in sorted((ROOT / "repoagent").rglob("*.py")):

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.storage.files.files import ModelFiles
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The process of a Python model has tensors, and no storage.
     from repoagent.config import ModelConfig
+    from repoagent.storage.files.files import ModelFiles
 
 
 def _tensor(item: Any, batching: bool) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def blank(data_type: DataType, dims: Sequence[int]) -> Array:
     return np.zeros(dims, dtype=NUMPY_TYPES[data_type])
 
 
-def read_tensor(files: ModelFiles, path: str, place: str, data_type: DataType, dims: Sequence[int]) -> Array:
+def read_tensor(files: "ModelFiles", path: str, place: str, data_type: DataType, dims: Sequence[int]) -> Array:
     """The tensor of that type and shape in a file of the model. ``place`` names in messages what it is for.
 
     Raises:
