@@ -30,7 +30,7 @@ Packed: TypeAlias = Any
 
 _Text = TypeVar("_Text", str, bytes, str | bytes)
 _LARGE: Final = 1 << 16
-_OPENAI: Final = b"/v1/"
+_OPENAI: Final = (b"/v1/", b"/tokenize", b"/detokenize")
 
 
 def pack(buffer: Buffer) -> Packed:

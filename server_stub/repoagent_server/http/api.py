@@ -23,7 +23,7 @@ from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.logged import METRICS_PATH, logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
-from repoagent_server.http.openai_routes import OpenAiRoutes
+from repoagent_server.http.openai_routes import OpenAiRoutes, load_routes
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, MakeService, ServiceFactory
@@ -91,6 +91,7 @@ def api_service(
         generate = GenerateRoutes(inference, max_input_size, long)
         infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size, held)
         routes = api_routes(operations, infer, generate)
+        routes += load_routes(routes, served=openai)
         routes += OpenAiRoutes(inference, long).routes(served=openai)
         if ui:
             routes += ui_routes(operations, explicit=explicit)

@@ -34,7 +34,8 @@ from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat
 from repoagent_server.openai.completion_request import CompletionForm, read_completion
 from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, makes_embeddings, read_embedding
-from repoagent_server.openai.errors import ModelNotFoundError
+from repoagent_server.openai.errors import ModelNotFoundError, status_of
+from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_answer import ResponseAnswer
 from repoagent_server.openai.response_request import read_response
@@ -99,6 +100,30 @@ _UNKNOWN: Final = "this server has no such path of OpenAI's API"
 _TURNED_OFF: Final = "this server does not serve OpenAI's API: start it with --allow-openai=true"
 
 
+def load_routes(operations: list[Route], *, served: bool = True) -> list[Route]:
+    """``POST /v1/models/M/load`` and ``/unload``: the same as those of ``operations``, answered in OpenAI's form."""
+    found = []
+    for word in ("load", "unload"):
+        (like,) = (route for route in operations if route.pattern.endswith(f"/{word}"))
+        pattern = f"/v1/models/(?P<model>[^/]+)(?P<repository>)(?P<version>)/{word}"
+        off = "" if served else _TURNED_OFF
+        found.append(replace(like, pattern=pattern, answer=_done(like.answer), refuse=openai_error, off=off))
+    return found
+
+
+def _done(answer: Callable[[Request, Params], Response] | None) -> Callable[[Request, Params], Response]:
+    def done(request: Request, params: Params) -> Response:
+        try:
+            if answer is not None:
+                answer(request, params)
+        except RepoAgentError as error:
+            status = status_of(error)  # A load that fails is 500 in Triton's API. OpenAI's clients repeat these.
+            return openai_error(error, 400 if status == 500 else status)
+        return json_response({"success": True})
+
+    return done
+
+
 class OpenAiRoutes:
     """The routes. One per event loop."""
 
@@ -143,8 +168,8 @@ class OpenAiRoutes:
         """``POST /v1/chat/completions``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            metadata = self._metadata(document, request)
             asked = read_chat(document)
-            metadata = self._metadata(asked.model, request)
             answer = ChoicesAnswer(
                 asked.model,
                 ChatForm(log_probs=asked.log_probs),
@@ -161,8 +186,8 @@ class OpenAiRoutes:
         """``POST /v1/completions``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            metadata = self._metadata(document, request)
             asked = read_completion(document)
-            metadata = self._metadata(asked.model, request)
             answer = ChoicesAnswer(
                 asked.model,
                 CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count),
@@ -178,8 +203,8 @@ class OpenAiRoutes:
         """``POST /v1/responses``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            metadata = self._metadata(document, request)
             asked = read_response(document)
-            metadata = self._metadata(asked.model, request)
             return ResponseAnswer(asked), self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
@@ -188,8 +213,9 @@ class OpenAiRoutes:
         """``POST /v1/embeddings``."""
 
         def read(document: object) -> tuple[EmbeddingRequest, list[Asked]]:
+            metadata = self._metadata(document, request)
             asked = read_embedding(document)
-            return asked, embedding_requests(asked, self._metadata(asked.model, request))
+            return asked, embedding_requests(asked, metadata)
 
         def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
             asked, requests = found
@@ -201,8 +227,9 @@ class OpenAiRoutes:
         """``POST /tokenize`` and ``/detokenize``."""
 
         def read(document: object) -> tuple[TokenRequest, Asked]:
+            metadata = self._metadata(document, request)
             asked = reader(document)
-            return asked, asked.asked(self._metadata(asked.model, request))
+            return asked, asked.asked(metadata)
 
         def submit(found: tuple[TokenRequest, Asked]) -> None:
             asked, to_model = found
@@ -210,9 +237,9 @@ class OpenAiRoutes:
 
         self._read_and(read, submit, request, exchange)
 
-    def _metadata(self, model: str, request: Request) -> Mapping[str, Any]:
-        """The metadata of the model that the body of ``request`` names, once its client may use it."""
-        request.model = model
+    def _metadata(self, document: object, request: Request) -> Mapping[str, Any]:
+        """The metadata of the model that the body names, once its client may use it: before anything else is read."""
+        request.model = model = Fields(document).required("model")
         self._inference.admit(request.caller, model, route=route_of(request))
         return metadata_of(self._inference.core, model)
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from repoagent_server.http.api import api_service
 from repoagent_server.http.router import Route
 
-BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "tokens": [1]}
 """What makes a request to OpenAI's API one that is read, beside the model."""
 
 _OPTIONAL: Final = re.compile(r"\(\?:((?:[^()]|\([^()]*\))*)\)\?")

@@ -137,7 +137,7 @@ def test_embeddings_have_their_line(logged: httpx.Client, lines: Lines) -> None:
     [
         ({"model": "none", "messages": user(PROMPT)}, 404, "none"),
         ({"model": "letters", "messages": user(PROMPT)}, 400, "letters"),
-        ({"model": "sums", "messages": [{"role": "user", "content": {"secret": PROMPT}}]}, 400, ""),
+        ({"model": "sums", "messages": [{"role": "user", "content": {"secret": PROMPT}}]}, 400, "sums"),
         ({"model": "parrot", "messages": user("fail"), "stream": True}, 500, "parrot"),
     ],
 )
