@@ -80,6 +80,10 @@ _OF_A_FILE: Final = (1 << 1) | (1 << 2) | (1 << 14)
 _ACCESSES: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 """Version of Landlock -> how many kinds of access to files it knows; 16 from version 5 on."""
 
+_MACHINES: Final = (16, 17, 19, 21, 27, 38, 39, 40)
+"""Capabilities over the machine and the processes of others: modules, ports, ptrace, administration, devices,
+performance (with which environments can be read), BPF, checkpoints."""
+
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -127,6 +131,39 @@ def enter_sizes(memory_bytes: int, file_bytes: int) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (most, most))
+
+
+def enter_apart() -> None:
+    """No further privileges, none of :data:`_MACHINES`, and with Landlock: processes that are not started by this one
+    can neither be looked into nor, from version 6 on, be signalled, whatever user this is. Files stay as they are.
+
+    Raises as :func:`apply` does.
+    """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise UnsupportedError("a process with several threads cannot be set apart")
+    _no_new_privileges()
+    _drop_capabilities()
+    version = landlock_version()
+    if version:
+        # A rule set must handle something: that device files are made.
+        attributes = struct.pack("QQQ", 1 << 6, 0, 2 if version >= 6 else 0)
+        size = 24 if version >= 6 else 8
+        rules = _checked(_libc.syscall(444, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock")
+        try:
+            _checked(_libc.syscall(446, rules, ctypes.c_uint32(0)), "Landlock")
+        finally:
+            os.close(rules)
+
+
+def _drop_capabilities() -> None:
+    """As root, and in programs that this one starts, too."""
+    head, sets = struct.pack("Ii", 0x20080522, 0), (ctypes.c_uint32 * 6)()
+    _checked(_libc.capget(head, sets), "capget")
+    for number in _MACHINES:
+        for kind in range(3):  # In force, permitted, inherited.
+            sets[number // 32 * 3 + kind] &= ~(1 << number % 32)
+        _libc.prctl(24, number, 0, 0, 0)  # It fails where this process may not, and then has none.
+    _checked(_libc.capset(head, sets), "capset")
 
 
 def enter_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from repoagent.beneath.jail import landlock_version
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
@@ -23,7 +24,7 @@ from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 
 logger = logging.getLogger(__name__)
 
-_PROGRAM: Final = "repoagent_server.program.worker"
+_PROGRAM: Final = "repoagent_server.program.worker_start"
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 """Between two tries to load what a worker lacks."""
@@ -41,6 +42,8 @@ class Keeper:
     def __init__(self, options: ServeOptions, core_options: CoreOptions) -> None:
         if not options.allow_core_dumps:
             forbid_core_dumps()  # A worker may not look into this process, either.
+        if not landlock_version():
+            logger.warning("the kernel has no Landlock: a worker of the user root can look into the keeper")
         self._ports = _Ports(options)
         self._desk: Desk | None = None
         self._fleet = Fleet(

@@ -1,4 +1,4 @@
-"""The program of a worker: ``python -m repoagent_server.program.worker DESCRIPTOR``."""
+"""The program of a worker, see ``worker_start``."""
 
 import base64
 import gc
@@ -168,7 +168,3 @@ def main() -> None:
     signal.signal(signal.SIGHUP, worker.hang_up)
     worker.ended.wait()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
