@@ -10,8 +10,6 @@ from repoagent_capi._crossing import lib
 from repoagent_capi.errors import as_bytes, as_text, crossing
 from repoagent_capi.objects import Objects
 
-__all__ = ["MODELS", "set_text"]
-
 MODELS: Final[Objects[AgentModel]] = Objects("model")
 """The models that native agents are called for, from their model_initialize to their model_finalize."""
 

@@ -27,8 +27,6 @@ from repoagent.storage.repositories.sources import open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent_capi.triton import Handles, LogHandler, error_of_exception, is_triton
 
-__all__ = ["CALL_ADDRESS"]
-
 logger = logging.getLogger("repoagent.bridge")
 
 _INITIALIZE, _FINALIZE, _MODEL_INITIALIZE, _MODEL_FINALIZE = -1, -2, -3, -4

@@ -10,8 +10,6 @@ from repoagent.errors import RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent_capi import LIBRARY
 
-__all__ = ["bridge"]
-
 _BRIDGE = LIBRARY.parent / "librepoagent_bridge.so"
 
 

@@ -11,8 +11,6 @@ from repoagent_capi import LIBRARY, agents, logs, metrics, requests, servers
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import CROSSINGS
 
-__all__ = ["ready"]
-
 _PARTS: Final = (agents, logs, metrics, requests, servers)
 _lock: Final = threading.Lock()
 _installed = False

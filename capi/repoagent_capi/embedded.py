@@ -4,8 +4,6 @@ from repoagent.server.enums import LogLevel
 from repoagent.server.logs import server_log
 from repoagent_capi import crossing
 
-__all__: list[str] = []
-
 crossing.ready()
 for _level in (LogLevel.INFO, LogLevel.WARN, LogLevel.ERROR):
     server_log().enable(_level, True)

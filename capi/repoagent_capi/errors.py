@@ -8,8 +8,6 @@ from typing import Any, Final
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 from repoagent_capi._crossing import ffi, lib
 
-__all__ = ["CROSSINGS", "as_bytes", "as_text", "check", "crossing", "error_handle"]
-
 logger = logging.getLogger(__name__)
 
 CROSSINGS: Final[set[str]] = set()

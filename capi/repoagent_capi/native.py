@@ -15,8 +15,6 @@ from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.agents import MODELS
 from repoagent_capi.errors import as_bytes, check
 
-__all__ = ["NativeAgent"]
-
 
 def private_copy(library: Path) -> Path | None:
     """A private directory with the files that lie beside ``library``; None if no policy pins them.

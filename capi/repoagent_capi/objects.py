@@ -5,8 +5,6 @@ from typing import Generic, TypeVar
 
 from repoagent.errors import UnavailableError
 
-__all__ = ["Objects"]
-
 Kind = TypeVar("Kind")
 
 

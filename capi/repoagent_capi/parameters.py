@@ -8,8 +8,6 @@ from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes, as_text
 from repoagent_capi.triton_bindings.values import Parameter
 
-__all__ = ["parameters_in", "parameters_out", "value_of"]
-
 
 def value_of(item: Any) -> Any:
     """What a ``core_parameter`` holds."""

@@ -15,9 +15,6 @@ from repoagent_capi.servers import SERVERS
 from repoagent_capi.tensors import fill_output, input_tensor
 from repoagent_capi.triton_bindings.trace import TraceSteps
 
-__all__ = ["OutputBuffers", "Trace"]
-
-
 _TENSORS: Final = int(Level.TENSORS)
 
 

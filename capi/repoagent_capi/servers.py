@@ -18,8 +18,6 @@ from repoagent_capi.parameters import parameters_in
 from repoagent_capi.triton_bindings.options import ServerOptions
 from repoagent_capi.triton_bindings.server import Server
 
-__all__ = ["SERVERS", "request_to"]
-
 logger = logging.getLogger(__name__)
 
 SERVERS: Final[Objects[Server]] = Objects("server")

@@ -13,8 +13,6 @@ from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes
 from repoagent_capi.servers import SERVERS, request_to
 
-__all__ = ["fill_output", "input_tensor"]
-
 _TYPES: Final = tuple(DataType)
 _NUMBERS: Final = {kind: int(kind) for kind in DataType}
 _BYTES: Final = DataType.BYTES

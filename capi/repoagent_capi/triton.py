@@ -7,8 +7,6 @@ from typing import Any, Final
 from repoagent.api import ArtifactType, Parameters
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 
-__all__ = ["Handles", "LogHandler", "error_of_exception", "is_triton"]
-
 _VOID: Final = ctypes.c_void_p
 _TEXT: Final = ctypes.c_char_p
 _library: Any = ctypes.CDLL(None)

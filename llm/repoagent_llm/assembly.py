@@ -43,8 +43,6 @@ from repoagent_llm.types.enums import ContextChunkingPolicy
 from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
-__all__ = ["Assembly", "assemble", "check_managed_weights", "load_draft_runner", "load_runner", "try_runner"]
-
 
 def try_runner(runner: ModelRunner, place: str) -> None:
     """A prompt of two tokens, then a token behind it, as a request would have them; the sequence is gone afterwards.

@@ -7,8 +7,6 @@ from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["DraftTargetDecodingConfig", "check_vocabularies", "speculation_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class DraftTargetDecodingConfig:

@@ -30,8 +30,6 @@ from repoagent_llm.types.request import Request
 from repoagent_llm.types.result import Response
 from repoagent_llm.types.stats import DebugTensorsPerIteration, IterationStats, RequestStatsPerIteration
 
-__all__ = ["Executor"]
-
 _CONSTRUCTORS: Final = (
     ("model_path", "model_type", "executor_config"),
     ("encoder_model_path", "decoder_model_path", "model_type", "executor_config"),

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from repoagent.api.hooks import hookimpl
 
-__all__ = ["register_backends", "register_converters"]
-
 
 @hookimpl
 def register_backends() -> Mapping[str, str]:

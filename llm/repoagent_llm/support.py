@@ -12,8 +12,6 @@ from repoagent_llm.types.enums import BatchingType, CommunicationMode, ModelType
 from repoagent_llm.types.executor_config import DynamicBatchConfig, ExecutorConfig, ParallelConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 
-__all__ = ["check_config", "check_model_type"]
-
 _ONE_DEVICE = "one process serves one model here"
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = ["choice", "file_name", "number", "truth"]
-
 _NAME_BYTES: Final = 200
 """Of 255 that filesystems take: what lies beside the file is named after it."""
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}

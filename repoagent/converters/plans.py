@@ -13,15 +13,6 @@ from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probe import probe
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 
-__all__ = [
-    "BUILDER_OPTIONS",
-    "build_described",
-    "chosen_flavour",
-    "flavour_version",
-    "refuse_unsupported",
-    "target_of",
-]
-
 _REFUSED: Final[Mapping[str, str]] = {
     "precision": "plans are strongly typed: the numbers of the model are those of the plan. Convert the model itself",
     "refit": "plans with weights that can be exchanged are not supported yet",

@@ -13,8 +13,6 @@ from pathlib import Path
 from repoagent.beneath import Watched
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 
-__all__ = ["SharedRead"]
-
 
 class SharedRead:
     """What one read found out. Used by the thread of the load.

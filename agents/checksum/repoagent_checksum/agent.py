@@ -10,9 +10,6 @@ from repoagent_checksum.checksum_options import Request, parse_parameters
 from repoagent_checksum.digest_file import STANDARD_NAMES
 from repoagent_checksum.trusted_digest_files import trusted_entries
 
-__all__ = ["ChecksumAgent", "weaknesses"]
-
-
 _REMEDY = "keep a digest file beside the policy and demand it with trusted_manifest, or pin the manifest's own digest"
 
 

@@ -17,21 +17,6 @@ from repoagent_checksum.file_names import read_inside, show
 from repoagent_checksum.json_listings import read_entries
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
 
-__all__ = [
-    "Digests",
-    "Finding",
-    "Kind",
-    "Observer",
-    "Tree",
-    "Verdict",
-    "check",
-    "describe",
-    "digests_of",
-    "find_digest_files",
-    "scan_tree",
-]
-
-
 SHOWN: Final = 3
 """How many of a kind a message names."""
 

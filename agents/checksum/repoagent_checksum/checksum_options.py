@@ -10,8 +10,6 @@ from repoagent_checksum.digest_file import Algorithm, Entry, find_algorithm
 from repoagent_checksum.file_names import plain_name
 from repoagent_checksum.json_listings import parse_descriptor_digest
 
-__all__ = ["PARAMETERS", "Request", "parse_parameters"]
-
 PARAMETERS: Final[Mapping[str, str]] = {
     "manifest": "a digest file or listing that covers the directory it lies in",
     "algorithm": "of manifest lines that do not name one",

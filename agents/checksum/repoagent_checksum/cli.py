@@ -19,8 +19,6 @@ from repoagent_checksum.digest_file import ALGORITHMS, find_algorithm, format_di
 from repoagent_checksum.file_names import show
 from repoagent_checksum.trusted_digest_files import trusted_entries
 
-__all__ = ["checksum"]
-
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _ALGORITHM = click.Choice([name.lower() for name in ALGORITHMS], case_sensitive=False)
 _TITLES = {Kind.MISMATCH: "CHANGED", Kind.UNLISTED: "NOT LISTED", Kind.LINK: "LINK", Kind.EMPTY: "EMPTY DIRECTORY"}

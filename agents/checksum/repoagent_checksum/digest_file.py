@@ -14,18 +14,6 @@ from typing import Final
 from repoagent.api import InvalidArgumentError, UnsupportedError
 from repoagent_checksum.file_names import plain_name, show
 
-__all__ = [
-    "ALGORITHMS",
-    "GIT_SHA1",
-    "STANDARD_NAMES",
-    "Algorithm",
-    "Entry",
-    "algorithm_of_length",
-    "find_algorithm",
-    "format_digest_file",
-    "parse_digest_file",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from repoagent.api import InvalidArgumentError, UnsafePathError, open_beneath, read_beneath
 
-__all__ = ["MAX_TEXT_BYTES", "MOST_VALUES", "open_inside", "plain_name", "read_inside", "show"]
-
 MAX_TEXT_BYTES = 64 << 20
 """The largest digest file, listing or index that is read."""
 MOST_VALUES = 1_000_000

@@ -16,8 +16,6 @@ from repoagent_checksum.digest_file import (
 )
 from repoagent_checksum.file_names import MOST_VALUES, plain_name
 
-__all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]
-
 _NAME_ANNOTATIONS: Final = ("org.cncf.model.filepath", "org.opencontainers.image.title")
 _DIGEST: Final = re.compile(r"([A-Za-z0-9-]+):([0-9A-Fa-f]+)")
 

@@ -14,8 +14,6 @@ from typing import Any, Final
 from repoagent.api import InvalidArgumentError, read_json_object
 from repoagent_checksum.file_names import MOST_VALUES, open_inside, plain_name, read_inside, show
 
-__all__ = ["INDEX_SUFFIX", "check_index"]
-
 INDEX_SUFFIX: Final = ".safetensors.index.json"
 MAX_HEADER_BYTES: Final = 100_000_000
 """The limit that the format itself sets."""

@@ -8,8 +8,6 @@ from repoagent_checksum.checksum_options import Request
 from repoagent_checksum.digest_file import Entry
 from repoagent_checksum.json_listings import read_entries
 
-__all__ = ["trusted_entries"]
-
 
 def trusted_entries(request: Request, trust_roots: Mapping[str, Path]) -> list[Entry]:
     """What the digest files state that ``request`` names among ``trust_roots``.

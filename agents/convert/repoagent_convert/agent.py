@@ -29,20 +29,6 @@ from repoagent.api import (
 if TYPE_CHECKING:
     from repoagent.api import ModelConfig
 
-
-__all__ = [
-    "CHECKPOINT",
-    "PARAMETERS",
-    "ConvertAgent",
-    "Options",
-    "check_file_name",
-    "copy_others",
-    "find_versions",
-    "parameters_of",
-    "parse_parameters",
-]
-
-
 PARAMETERS: Final[Mapping[str, str]] = {
     "to": "the format to convert to: onnx, optimized, int8, tensorrt, decoder, or that of a plug-in",
     "from": "the format of the model, where neither its content nor the target shows it",

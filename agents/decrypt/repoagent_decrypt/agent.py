@@ -17,9 +17,6 @@ from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Totals, build_tree
 
-__all__ = ["PARAMETERS", "DecryptAgent", "Options", "load_keys", "parse_parameters", "passphrase_of"]
-
-
 PARAMETERS: Final = ("files", *sorted(KEY_PARAMETERS), "max_work_factor", "passphrase", "unencrypted")
 _REFERENCES: Final = frozenset({*KEY_PARAMETERS, "passphrase"})
 _REFERENCE: Final = re.compile(r"[a-z][a-z0-9+.-]*:.+", re.DOTALL)

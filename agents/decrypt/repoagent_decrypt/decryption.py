@@ -12,8 +12,6 @@ from repoagent_decrypt.formats import SUFFIXES, Keys, decrypt_file, plain_size
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
-__all__ = ["DEFAULT_FILES", "decrypting", "refuse_unencrypted", "scan_encrypted", "wants_encryption"]
-
 DEFAULT_FILES: Final = tuple(f"*{suffix}" for suffix in SUFFIXES)
 _PUBLIC: Final = frozenset(
     {"config.pbtxt", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", ".gitattributes"}

@@ -27,8 +27,6 @@ from repoagent_decrypt.tink.files import plain_size as tink_plain_size
 from repoagent_decrypt.tink.keyset import StreamingKey, parse_keyset
 from repoagent_decrypt.tink.stream import header_size
 
-__all__ = ["KEY_PARAMETERS", "SUFFIXES", "Keys", "decrypt_file", "plain_size"]
-
 _Kind = TypeVar("_Kind")
 
 SUFFIXES: Final = (".age", ".jwe", ".tink")

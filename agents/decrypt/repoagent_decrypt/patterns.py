@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 
-__all__ = ["Patterns"]
-
 _TOKEN: Final = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|.", re.DOTALL)
 _MEMBER: Final = re.compile(r"(.)(?:-(.))?", re.DOTALL)
 _LONGEST: Final = 4096

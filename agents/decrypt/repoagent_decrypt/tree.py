@@ -20,9 +20,6 @@ from repoagent.api import (
 from repoagent_decrypt.files.errors import DecryptError
 from repoagent_decrypt.files.positional import Hashers, Progress, Sizes, new_file, write_at
 
-__all__ = ["Item", "Totals", "Transform", "Tree", "build_tree", "copy_file", "scan_tree"]
-
-
 _PAGE: Final = 4096
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 

@@ -26,8 +26,6 @@ from repoagent_fetch.fetch_options import Options, parse_parameters
 from repoagent_fetch.pins import has_digests
 from repoagent_fetch.plan import Plan, chosen, from_text, headers_of, need_files, to_text, with_headers
 
-__all__ = ["VERSION", "Build", "Destinations", "FetchAgent", "evidence"]
-
 
 class Destinations:
     """The mapping of remote files, beside those that the model itself has. Nothing of the model is replaced."""

@@ -11,8 +11,6 @@ from typing import IO, Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsafePathError
 
-__all__ = ["Unpacking"]
-
 _HEADER: Final = 1 << 20
 """The largest header of one entry: the library reads it whole."""
 _HEADERS: Final = 16

@@ -5,8 +5,6 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
 
-__all__ = ["PARAMETERS", "Options", "parse_parameters", "plain_path"]
-
 _ONCE: Final = ("url", "into", "manifest", "token", "username", "password", "tracking", "floating")
 PARAMETERS: Final = (*_ONCE, "include", "file", "digest")
 _LONGEST: Final = 4096

@@ -14,8 +14,6 @@ from repoagent_fetch.pins import has_digests, with_given_digests
 from repoagent_fetch.plan import Plan, check_pinned, headers_of, looked_at, with_headers
 from repoagent_fetch.server_answers import check_cancelled, document, field, items, number, text
 
-__all__ = ["endpoint", "is_pinned", "resolve"]
-
 _URL: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+|[\w.-]+)(?:@([\w.%/-]+?))?(?:/([^@]*))?")
 _PINNED: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.*))?")
 _NEXT: Final = re.compile(r'<([^<>]*)>; *rel="?next"?')

@@ -10,8 +10,6 @@ from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, Remot
 from repoagent_fetch.fetch_options import Options, plain_path
 from repoagent_fetch.plan import Plan, chosen
 
-__all__ = ["has_digests", "read_manifest", "with_given_digests"]
-
 _LINE: Final = re.compile(r"\\?([0-9a-f]{64})(?:  | \*)(.+)")
 
 

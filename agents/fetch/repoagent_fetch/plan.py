@@ -8,20 +8,6 @@ from fnmatch import fnmatchcase
 from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json, read_token
 from repoagent_fetch.fetch_options import Options
 
-__all__ = [
-    "Archive",
-    "Headers",
-    "Plan",
-    "check_pinned",
-    "chosen",
-    "from_text",
-    "headers_of",
-    "looked_at",
-    "need_files",
-    "to_text",
-    "with_headers",
-]
-
 Headers = Callable[[bool], Mapping[str, str]]
 """Headers of a request; called with True when the server has refused them."""
 

@@ -31,9 +31,6 @@ from repoagent_fetch.plan import Archive, Plan, check_pinned, looked_at, with_he
 from repoagent_fetch.server_answers import document, field, items, number, text
 from repoagent_fetch.stores import allowed
 
-__all__ = ["Login", "Reference", "is_pinned", "layer", "login", "parse", "resolve"]
-
-
 _PART: Final = re.compile(r'(?<![a-zA-Z_])([a-zA-Z_]+)="([^"]*)"')
 
 

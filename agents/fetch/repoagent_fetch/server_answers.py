@@ -13,8 +13,6 @@ from repoagent.api import (
     read_json,
 )
 
-__all__ = ["check_cancelled", "document", "field", "items", "number", "text"]
-
 _MOST_VALUES: Final = 500_000
 """Of one answer, about. The parser stops every thread of the server, and the smallest values are three bytes long."""
 

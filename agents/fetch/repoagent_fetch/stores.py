@@ -9,8 +9,6 @@ from repoagent_fetch.fetch_options import Options
 from repoagent_fetch.pins import read_manifest
 from repoagent_fetch.plan import Headers, Plan, check_pinned, chosen, headers_of, with_headers
 
-__all__ = ["allowed", "resolve", "resolve_at"]
-
 _HOST: Final = re.compile(r"(?:s3://)?(https?)://([^/:@]+|\[[^\]]+\])(?::([0-9]+))?(?:/|$)")
 _PLAIN_S3: Final = re.compile(r"s3://([^/:@]+):([0-9]+)/")
 

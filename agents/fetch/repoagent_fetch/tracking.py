@@ -12,8 +12,6 @@ from repoagent_fetch.plan import Headers, Plan, check_pinned, chosen, headers_of
 from repoagent_fetch.server_answers import check_cancelled, document, field, items, number, text
 from repoagent_fetch.stores import resolve_at
 
-__all__ = ["resolve", "server"]
-
 _URL: Final = re.compile(r"models:/([^/@]+)(?:/([0-9]+)|@([^/@]+))")
 _VARIABLE: Final = "MLFLOW_TRACKING_URI"
 _FOLDERS: Final = 10_000

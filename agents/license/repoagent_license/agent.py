@@ -29,10 +29,6 @@ from repoagent_license.terms import Grant, Terms, now
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-
-__all__ = ["PARAMETERS", "LicenseAgent", "Options", "Watch", "parse_parameters"]
-
-
 PARAMETERS: Final = ("license", "public_key", "timeout", "token", "trust_root", "url")
 _DEFAULT_TIMEOUT: Final = 5.0
 

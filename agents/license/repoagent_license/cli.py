@@ -20,8 +20,6 @@ from repoagent_license.host import host_id, model_digest
 from repoagent_license.license_file import LARGEST, issue_license, read_license, read_public_key
 from repoagent_license.terms import Terms, now
 
-__all__ = ["license_group"]
-
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 

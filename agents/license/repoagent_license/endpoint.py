@@ -17,8 +17,6 @@ from typing import Any, Final
 from repoagent.api import InvalidArgumentError, UnavailableError, read_json
 from repoagent_license.terms import Grant, parse_time
 
-__all__ = ["ask"]
-
 _LARGEST: Final = 1 << 16
 _LONGEST_REASON: Final = 1000
 _BY: Final = "the authorization by the endpoint"

@@ -7,8 +7,6 @@ from typing import Final
 
 from repoagent.api import AgentModel, NotFoundError, UnsafePathError, digest_files, read_small_file, walk_beneath
 
-__all__ = ["host_id", "model_digest"]
-
 _PLACES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _PURPOSE: Final = b"repoagent-license:"
 """Mixed in, as machine-id(5) asks for: the identifier of the machine itself should not be handed to others."""

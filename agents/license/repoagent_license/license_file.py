@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from repoagent.api import InvalidArgumentError, read_json_object
 from repoagent_license.terms import Terms, parse_time
 
-__all__ = ["LARGEST", "PAYLOAD_TYPE", "issue_license", "read_license", "read_public_key"]
-
 PAYLOAD_TYPE: Final = "application/vnd.repoagent.license+json"
 LARGEST: Final = 1 << 16
 """Bytes of a license file; more is not read."""

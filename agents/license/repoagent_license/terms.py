@@ -6,8 +6,6 @@ from fnmatch import fnmatchcase
 
 from repoagent.api import InvalidArgumentError
 
-__all__ = ["Grant", "Terms", "now", "parse_time"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grant:

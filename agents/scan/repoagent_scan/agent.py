@@ -23,9 +23,6 @@ from repoagent_scan.formats.format import ACCEPTED, RISKS
 from repoagent_scan.scan_options import Audit, Options, parse_parameters
 from repoagent_scan.scanning import Finding, Scanned, describe, scan
 
-__all__ = ["ScanAgent", "has_modelaudit", "run_modelaudit", "weaknesses"]
-
-
 _LARGEST_REPORT: Final = 256 << 20
 _REFUSED: Final = frozenset({"critical"})
 _QUIET: Final = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "NO_ANALYTICS": "1", "NO_COLOR": "1"}

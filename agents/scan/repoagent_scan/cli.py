@@ -13,8 +13,6 @@ from repoagent_scan.formats.format import ACCEPTED, Format
 from repoagent_scan.scan_options import Options
 from repoagent_scan.scanning import scan
 
-__all__ = ["scan_command"]
-
 _REFUSED = sorted(format_.value for format_ in Format if format_ not in ACCEPTED)
 
 

@@ -7,8 +7,6 @@ import resource
 import sys
 from typing import Final
 
-__all__ = ["main"]
-
 _MEMORY: Final = 8 << 30
 _FILE: Final = 1 << 30
 _COMPLETED: Final = (0, 1)

@@ -7,8 +7,6 @@ from typing import Final
 from repoagent.api import InvalidArgumentError, Parameters
 from repoagent_scan.formats.format import ACCEPTED, Format
 
-__all__ = ["PARAMETERS", "Audit", "Options", "parse_parameters"]
-
 PARAMETERS: Final = ("allow", "allow_file", "allow_operator", "modelaudit", "timeout")
 _ONCE: Final = ("modelaudit", "timeout")
 _REFUSED: Final = tuple(sorted(format_.value for format_ in Format if format_ not in ACCEPTED))

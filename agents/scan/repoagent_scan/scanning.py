@@ -17,9 +17,6 @@ from repoagent_scan.formats.format import ACCEPTED, RISKS, Format, MalformedErro
 from repoagent_scan.formats.onnx import Range, check_covered, read_onnx
 from repoagent_scan.scan_options import Options
 
-__all__ = ["Finding", "Scanned", "describe", "scan"]
-
-
 _SHOWN: Final = 5
 _LONGEST: Final = 500
 """Characters of a path or a reason: both may come from the model's owner."""

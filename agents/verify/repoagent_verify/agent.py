@@ -26,8 +26,6 @@ from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verification import Coverage, Verified, verify
 from repoagent_verify.verify_options import Options, few, parse_parameters
 
-__all__ = ["VerifyAgent", "evidence", "weaknesses"]
-
 
 def weaknesses(options: Options, *, certificates: bool) -> Iterator[str]:
     """One sentence for each way round a check of ``options``; nothing if it covers every file of the model.

@@ -14,20 +14,6 @@ from typing import Any, Final, TypeVar
 from repoagent.api import read_json_object
 from repoagent_verify.manifest import VerificationError
 
-__all__ = [
-    "LARGEST_SIGNATURE",
-    "PAYLOAD_TYPE",
-    "Bundle",
-    "Method",
-    "member",
-    "pre_authentication_encoding",
-    "pre_authentication_encoding_of_0_2",
-    "read_bundle",
-    "read_signed_json",
-    "write_bundle",
-]
-
-
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 
 

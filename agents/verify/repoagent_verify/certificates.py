@@ -24,8 +24,6 @@ from cryptography.x509.verification import (
 from repoagent_verify.manifest import VerificationError
 from repoagent_verify.trust_roots import Trust
 
-__all__ = ["verified_signer"]
-
 
 def verified_signer(chain: Sequence[bytes], trust: Trust) -> tuple[x509.Certificate, x509.Certificate]:
     """The signer's certificate and the trusted one that it leads to.

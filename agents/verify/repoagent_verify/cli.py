@@ -23,8 +23,6 @@ from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verification import Coverage, Verified, verify
 from repoagent_verify.verify_options import plain_path
 
-__all__ = ["sign_command", "verify_command"]
-
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SIGNATURE = click.option(

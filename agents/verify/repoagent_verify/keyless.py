@@ -18,9 +18,6 @@ from repoagent_verify.trust_roots import Trust
 if TYPE_CHECKING:
     from sigstore.models import TrustedRoot
 
-__all__ = ["check_identity", "check_root", "sign_keyless", "verify_keyless"]
-
-
 _REFS: Final = "@refs/"
 
 

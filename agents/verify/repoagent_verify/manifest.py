@@ -5,8 +5,6 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 
-__all__ = ["DEFAULT_IGNORED", "DIGEST_SIZES", "Manifest", "Resource", "Serialization", "VerificationError", "printable"]
-
 
 class VerificationError(InvalidArgumentError):
     """The model is not what its signer signed, or the signer is not trusted. The text names the reason, in one line."""

@@ -18,8 +18,6 @@ from repoagent_verify.manifest import VerificationError
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
 from repoagent_verify.trust_roots import Trust, key_fingerprint
 
-__all__ = ["HASHES", "Signer", "verify_signature"]
-
 HASHES: Final[dict[str, type[hashes.HashAlgorithm]]] = {
     "secp256r1": hashes.SHA256,
     "secp384r1": hashes.SHA384,

@@ -17,8 +17,6 @@ from repoagent_verify.statement import root_digest, write_statement
 from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
 from repoagent_verify.trust_roots import key_fingerprint
 
-__all__ = ["Identity", "read_identity", "sign", "sign_statement", "statement_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -12,8 +12,6 @@ from typing import Any, Final
 from repoagent_verify.bundle import member, read_signed_json
 from repoagent_verify.manifest import DIGEST_SIZES, Manifest, Resource, Serialization, VerificationError
 
-__all__ = ["read_statement", "root_digest", "write_statement"]
-
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://model_signing/signature/v1.0"
 PREDICATE_TYPE_OF_0_2: Final = "https://model_signing/Digests/v0.1"

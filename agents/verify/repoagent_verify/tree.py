@@ -10,8 +10,6 @@ from typing import Protocol
 from repoagent.api import FileRange, InvalidArgumentError, digest_ranges, walk_beneath
 from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization, VerificationError
 
-__all__ = ["File", "Ignored", "Progress", "WholeFiles", "digests_of", "list_files"]
-
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
 

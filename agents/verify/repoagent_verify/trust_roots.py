@@ -14,8 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from repoagent.api import InvalidArgumentError, read_json_object
 
-__all__ = ["Trust", "key_fingerprint", "read_trust"]
-
 _Loaded = TypeVar("_Loaded")
 
 _SIGSTORE_ROOT: Final = "application/vnd.dev.sigstore.trustedroot"

@@ -11,8 +11,6 @@ from repoagent_verify.statement import read_statement
 from repoagent_verify.tree import File, Ignored, Progress, WholeFiles, digests_of, list_files
 from repoagent_verify.trust_roots import Trust
 
-__all__ = ["Coverage", "Verified", "verify"]
-
 _NAMED = 3
 
 

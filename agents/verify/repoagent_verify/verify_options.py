@@ -8,8 +8,6 @@ from typing import Final
 from repoagent.api import InvalidArgumentError, Parameters
 from repoagent_verify.keyless import check_identity
 
-__all__ = ["PARAMETERS", "Options", "parse_parameters", "plain_path"]
-
 _ONCE: Final = ("subject", "identity", "issuer", "at", "signature", "directory", "strict")
 _REFERENCES: Final = ("public_key", "certificate", "sigstore_root")
 PARAMETERS: Final = ("trust_root", *_REFERENCES, "unsigned", *_ONCE)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from repoagent.loader.loader import Loader
     from repoagent.storage import Repository
 
-__all__ = ["AgentResolver", "Settings"]
-
 logger = logging.getLogger("vllm.repoagent")
 
 _REFUSED_SECONDS: Final = 10.0

@@ -10,8 +10,6 @@ from repoagent_ray.ingress import Ingress
 from repoagent_ray.replica import replica_class
 from repoagent_ray.settings import Settings
 
-__all__ = ["application"]
-
 _INGRESS_REQUESTS = 10_000
 """An ingress waits for replicas and computes little: the queue is bounded at its handle of these."""
 _QUIET = {"enable_access_log": False}

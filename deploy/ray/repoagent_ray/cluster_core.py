@@ -17,8 +17,6 @@ from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent_ray.replicas import Replicas
 
-__all__ = ["ClusterCore", "ClusterOperations"]
-
 _OF_ONE_SERVER: Final = (
     "trace and log settings belong to one server, and Ray Serve runs several: set them in `options` of the application"
 )

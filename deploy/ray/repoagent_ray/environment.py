@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["CLUSTER", "PROXY", "in_process_of"]
-
 PROXY: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 CLUSTER: Final[Mapping[str, str]] = {PROXY: "1"}
 """For every process of Ray's, before it starts: HAProxy, which Ray brings along, takes requests and passes them to the

@@ -12,8 +12,6 @@ from repoagent_server.shared.request_id import found_in
 
 from repoagent_ray.wire import GrpcEnd
 
-__all__ = ["CallContext", "CallEnded", "Named", "answer_once", "one"]
-
 
 class CallEnded(Exception):
     """A handler has ended its call with a status."""

@@ -26,8 +26,6 @@ from repoagent_ray.replicas import Replicas
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import GrpcEnd
 
-__all__ = ["Ingress"]
-
 logger = logging.getLogger(__name__)
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}

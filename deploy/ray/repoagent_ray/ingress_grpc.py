@@ -28,8 +28,6 @@ from repoagent_ray.replicas import Replicas
 from repoagent_ray.request_line import NO_LINE, LoggedLine, RequestLine, head_of
 from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, without_credentials
 
-__all__ = ["IngressGrpc"]
-
 _INFER: Final = "ModelInfer"
 _STREAM: Final = "ModelStreamInfer"
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"

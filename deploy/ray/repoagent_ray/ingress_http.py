@@ -30,8 +30,6 @@ from repoagent_ray.replicas import Replicas
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack, without_credentials
 
-__all__ = ["ingress_service"]
-
 
 def ingress_service(
     core: ClusterCore, replicas: Replicas, settings: Settings, access: Access | None, logs: Logs

@@ -15,8 +15,6 @@ from repoagent.audit.log import AuditLog, audit_key
 from repoagent.errors import UnavailableError
 from repoagent_ray.settings import Settings
 
-__all__ = ["Logs", "process_name"]
-
 _PRIVATE: Final = 0o700
 
 

@@ -24,8 +24,6 @@ from repoagent_ray.resident import Resident
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, HttpCall, HttpHead
 
-__all__ = ["Replica", "replica_class"]
-
 _QUESTIONS: Final = frozenset(
     {"decoupled", "model_config", "model_loaded", "model_metadata", "model_ready", "ready", "statistics"}
 )

@@ -16,8 +16,6 @@ from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once,
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import GrpcCall, GrpcEnd
 
-__all__ = ["ReplicaGrpc"]
-
 _INFER: Final = Named(f"/{SERVICE}/ModelInfer")
 _STREAM: Final = Named(f"/{SERVICE}/ModelStreamInfer")
 

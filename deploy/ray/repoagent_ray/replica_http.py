@@ -16,8 +16,6 @@ from repoagent.server import Server
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack
 
-__all__ = ["ReplicaHttp", "refused"]
-
 _STREAM_BACKLOG: Final = 4096
 """Pieces of a stream that may wait for a slow client before its request is cancelled."""
 

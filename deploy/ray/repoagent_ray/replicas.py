@@ -18,9 +18,6 @@ from repoagent_server.http.messages import STATUS_OF
 from repoagent.errors import CancelledError, ErrorCode, InternalError, OverloadedError, RepoAgentError, UnavailableError
 from repoagent_ray.wire import Failure, GrpcEnd, HttpHead
 
-__all__ = ["Answers", "Replicas"]
-
-
 logger = logging.getLogger(__name__)
 
 #: A replica that ended, or whose answer went with it.

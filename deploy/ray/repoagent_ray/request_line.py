@@ -13,8 +13,6 @@ from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits
 from repoagent_ray.wire import GrpcEnd
 
-__all__ = ["NO_LINE", "LoggedLine", "MessageHead", "RequestLine", "head_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:

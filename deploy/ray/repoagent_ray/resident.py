@@ -15,8 +15,6 @@ from repoagent.serving.core import ServingCore
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
-__all__ = ["Resident"]
-
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _EVICTING: Final = Actor("on-demand")

@@ -10,8 +10,6 @@ import grpc
 from grpc_health.v1 import health
 from repoagent_server.grpc.service import METHODS, SERVICE
 
-__all__ = ["FUNCTIONS", "add_health", "add_kserve"]
-
 FUNCTIONS: Final = [f"{__name__}.add_kserve", f"{__name__}.add_health"]
 """What the configuration of Serve names."""
 

@@ -9,8 +9,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
 from repoagent.server import ModelControlMode, Options
 
-__all__ = ["Settings"]
-
 _OURS: Final = {
     "memory_budget": "models_per_replica limits what a replica loads",
     "model_control_mode": "models are loaded by the requests for them",

@@ -18,8 +18,6 @@ from repoagent_llm.backend.tensors import check_tensors, complete_tensors
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["LlmBackend"]
-
 _SHARE: Final = "models-at-once"
 _PACKAGES: Final = ("tokenizers", "onnx")
 

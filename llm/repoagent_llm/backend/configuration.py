@@ -29,9 +29,6 @@ from repoagent_llm.backend.tokenizing import Tokenizer
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Parameters", "executor_config"]
-
-
 logger: Final = logging.getLogger(__name__)
 
 _TRUE: Final = frozenset({"1", "true", "on", "yes", "t", "y"})

@@ -20,8 +20,6 @@ from repoagent_llm.backend.generation import Generation, Reply
 from repoagent_llm.backend.llm_metrics import LlmMetrics
 from repoagent_llm.types.executor_errors import ExecutorStoppedError
 
-__all__ = ["Dispatcher"]
-
 _PERIOD: Final = 0.1
 """Seconds for which statistics that were shown are recent enough."""
 

@@ -7,8 +7,6 @@ from typing import Any, Final
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricFamily, MetricKind
 from repoagent_llm import InflightBatchingStats, IterationStats, KvCacheStats, RequestPerfMetrics
 
-__all__ = ["LlmMetrics", "performance"]
-
 #: Family, description, name of its label, and the values of that label.
 _FAMILIES: Final = (
     (

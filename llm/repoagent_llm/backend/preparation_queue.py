@@ -10,8 +10,6 @@ from repoagent.errors import CancelledError, OverloadedError, RepoAgentError, Un
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 
-__all__ = ["PreparationQueue"]
-
 _STACK: Final = 128 << 20
 """Of a thread, in address space: compilers of grammars call themselves once for each rule of a chain."""
 _MOST_WAITING: Final = 256

@@ -8,8 +8,6 @@ from typing import Any, Final
 from repoagent.errors import InvalidArgumentError, PromptTooLongError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["DEFAULT_REQUEST_LIMITS", "RequestLimits", "shown", "weight"]
-
 _ALWAYS: Final = 1 << 16
 """Bytes of a prompt that are read whatever the tokens of the model are: some texts, such as spaces, have no tokens."""
 _LENGTHS: Final = 16

@@ -8,8 +8,6 @@ from repoagent.serving.requests.tensor import Array
 from repoagent_llm import FinishReason, Result
 from repoagent_llm.backend.tokenizing import Detokenizer
 
-__all__ = ["StopWords", "TextOutput", "TextOutputs"]
-
 
 class StopWords:
     """Finds the first of ``words`` in a text that comes in pieces.

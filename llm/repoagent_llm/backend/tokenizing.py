@@ -13,9 +13,6 @@ from repoagent.errors import InternalError, InvalidArgumentError, UnavailableErr
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent_llm.guidance.vocabulary import token_bytes
 
-__all__ = ["TOKENIZER_NAME", "Detokenizer", "Tokenizer"]
-
-
 _UNKNOWN: Final = "\ufffd"
 _LARGEST: Final = 3
 """Bytes of a character that lacks its last one: a tokenizer shows each of them as unknown, or all as one."""

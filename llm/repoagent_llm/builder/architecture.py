@@ -13,8 +13,6 @@ from repoagent.nested_text import read_json
 from repoagent_llm.runner.rope import rope_kind, rope_speeds
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["Architecture", "Experts", "Multipliers", "read_architecture", "rope_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Family:

@@ -21,8 +21,6 @@ from repoagent_llm.builder.weights import Weights
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, PAGED_TYPE, STD_TYPE
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["Form", "Precision", "build"]
-
 _TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer_config.json",

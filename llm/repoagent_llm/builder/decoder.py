@@ -9,8 +9,6 @@ from repoagent_llm.builder.graph import GraphWriter, finite
 from repoagent_llm.builder.products import Product
 from repoagent_llm.builder.weights import LayerWeights, Linear, Norm, Weights
 
-__all__ = ["DecoderForm", "DecoderWriter", "Toolbox"]
-
 
 class Toolbox:
     """What both forms use: the graph, the element type, linear layers."""

@@ -9,8 +9,6 @@ from repoagent_llm.builder.decoder import Toolbox
 from repoagent_llm.builder.graph import MICROSOFT
 from repoagent_llm.builder.weights import LayerWeights, Linear, Norm
 
-__all__ = ["OPSET", "GqaForm"]
-
 OPSET = 22
 
 

@@ -11,8 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["MICROSOFT", "GraphWriter", "finite"]
-
 _INLINE_BYTES: Final = 1024
 _ALIGNMENT: Final = 4096
 MICROSOFT: Final = "com.microsoft"

@@ -16,8 +16,6 @@ from repoagent_llm.builder.weights import ExpertWeights, LayerWeights, Linear, N
 from repoagent_llm.runner.paged_folder import LAYOUT_VERSION, MATRICES
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["WEIGHTS_NAME", "write_paged"]
-
 WEIGHTS_NAME: Final = "decoder.safetensors"
 _PER_LAYER: Final = 48
 _CHUNK: Final = 1 << 24

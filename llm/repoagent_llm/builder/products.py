@@ -7,9 +7,6 @@ import numpy.typing as npt
 
 from repoagent_llm.builder.graph import MICROSOFT, GraphWriter, finite
 
-__all__ = ["BLOCKS", "EightBits", "FourBits", "Plain", "Product", "dequantize", "quantize", "quantize_outputs"]
-
-
 #: Sizes of blocks that MatMulNBits knows.
 BLOCKS: Final = (16, 32, 64, 128, 256)
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 
-__all__ = ["Checkpoint", "TensorFile", "write_safetensors"]
-
 _DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1"}
 _HEAD_BYTES: Final = 256
 """Of one tensor in the head, at most."""

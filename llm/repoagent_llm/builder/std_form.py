@@ -9,8 +9,6 @@ from repoagent_llm.builder.architecture import rope_tables
 from repoagent_llm.builder.decoder import Toolbox
 from repoagent_llm.builder.weights import LayerWeights, Linear, Norm
 
-__all__ = ["OPSET", "StdForm"]
-
 OPSET = 24
 
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from repoagent_llm.builder.architecture import Architecture, Experts
 from repoagent_llm.builder.safetensors import Checkpoint
 
-__all__ = ["ExpertWeights", "LayerWeights", "Linear", "Norm", "Weights"]
-
 Floats = npt.NDArray[np.float32]
 
 

@@ -19,9 +19,6 @@ from typing import Any
 from repoagent.beneath import list_beneath, read_beneath
 from repoagent.nested_text import read_json
 
-__all__ = ["CONFIG", "CheckpointConverter", "CheckpointFiles"]
-
-
 CONFIG: Final = "config.json"
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ".safetensors"

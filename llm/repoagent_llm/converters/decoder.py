@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent_llm.runner.decoder_spec import DecoderSpec
 
-__all__ = ["DecoderConverter"]
-
 _PLAN: Final = "model.plan"
 _BACKEND: Final = "llm"
 _MOST_SEQUENCES: Final = 4096

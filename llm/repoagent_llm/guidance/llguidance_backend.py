@@ -16,8 +16,6 @@ from repoagent_llm.guidance.vocabulary import Vocabulary
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
 
-__all__ = ["LlguidanceFactory", "create_guides", "forbid", "words_for"]
-
 
 def words_for(vocab_size: int) -> npt.NDArray[np.int32]:
     """A mask for ``vocab_size`` tokens, all zero."""

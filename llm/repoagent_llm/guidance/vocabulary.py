@@ -10,8 +10,6 @@ from typing import Any
 from repoagent.nested_text import read_json
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["Vocabulary", "token_bytes"]
-
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

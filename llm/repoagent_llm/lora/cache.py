@@ -17,9 +17,6 @@ from repoagent_llm.types.adapters import LoraConfig
 from repoagent_llm.types.cache_config import PeftCacheConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 
-__all__ = ["AdapterCache", "AdapterLease", "LoraAdapter", "read_adapter"]
-
-
 Array = npt.NDArray[Any]
 
 

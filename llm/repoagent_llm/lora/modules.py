@@ -6,8 +6,6 @@ from enum import IntEnum
 from repoagent_llm.runner.protocol import LoraShape
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["ColumnRange", "LoraModule", "columns_of"]
-
 
 class LoraModule(IntEnum):
     """The first number of a row of ``LoraConfig.config``."""

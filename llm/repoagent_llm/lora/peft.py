@@ -16,8 +16,6 @@ from repoagent_llm.lora.modules import LoraModule
 from repoagent_llm.types.adapters import LoraConfig
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["read_peft"]
-
 _KEY: Final = re.compile(
     r"(?P<module>(?>(?:.*\.)?(?:layers|h)\.(?P<layer>\d++)\.)(?P<path>[\w.]+))\.lora_(?P<part>A|B)\.weight"
 )

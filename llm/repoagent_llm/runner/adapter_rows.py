@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from repoagent_llm.runner.protocol import AdapterWeights
 
-__all__ = ["AdapterRows"]
-
 Array = npt.NDArray[Any]
 
 

@@ -7,8 +7,6 @@ from onnx import helper
 
 from repoagent_llm.types.executor_errors import DecoderError
 
-__all__ = ["take_adapters"]
-
 _GENAI: Final = re.compile(r"/model/layers\.(\d+)/(?:attn|mlp)/(qkv|q|k|v|o|gate|up|down)_proj/MatMul/output_0")
 _OURS: Final = re.compile(r"layers\.(\d+)\.(qkv|attention_out|gate|up|mlp_out)(?:\.product)?")
 _SITES: Final = {"o": "attention_out", "down": "mlp_out"}

@@ -6,9 +6,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FormFeeds", "LogitRows", "Run", "bind_input", "bind_output"]
-
-
 # More memory than this is given back when it is not needed any more: context logits of a long prompt take a lot.
 _KEPT_BYTES: Final = 64 << 20
 

@@ -9,8 +9,6 @@ from typing import Final
 
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["BLOCK_TOKENS", "BlockPool", "blocks_for"]
-
 BLOCK_TOKENS: Final = 32
 
 

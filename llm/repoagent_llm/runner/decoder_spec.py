@@ -16,19 +16,6 @@ from repoagent.errors import UnsafePathError
 from repoagent.nested_text import read_json
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
-__all__ = [
-    "CONFIG_NAME",
-    "PAGED_TYPE",
-    "STD_TYPE",
-    "DecoderSpec",
-    "Section",
-    "SlidingWindow",
-    "check_form",
-    "parse_spec",
-    "read_spec",
-]
-
-
 _LONGEST: Final = 512
 
 

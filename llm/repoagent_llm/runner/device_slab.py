@@ -11,8 +11,6 @@ import numpy.typing as npt
 from repoagent.engines.protocol import Device, Stream
 from repoagent_llm.runner.slab import SlabRows
 
-__all__ = ["DeviceSlab"]
-
 _ALIGNMENT: Final = 256
 """Of every address on the device that TensorRT is given."""
 _DESK: Final = -1

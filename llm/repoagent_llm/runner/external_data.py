@@ -10,8 +10,6 @@ from repoagent.beneath import open_beneath, read_up_to
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.types.executor_errors import DecoderError
 
-__all__ = ["hold_inner_tensors", "outside_files"]
-
 
 def outside_files(graph: Any) -> frozenset[str]:
     """The files of a graph's own weights, and of the values of its constants."""

@@ -11,8 +11,6 @@ from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN, RunnerOptions
 from repoagent_llm.runner.slab import Slab
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["bytes_per_token", "cache_bytes", "machine_bytes", "new_slab", "sequence_length"]
-
 _CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 

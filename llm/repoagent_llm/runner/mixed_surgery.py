@@ -12,8 +12,6 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 from repoagent.errors import InvalidArgumentError
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 
-__all__ = ["ORDER", "PIECE_INDEX", "PIECE_LENGTHS", "PIECE_TOTAL", "ROW_INDEX", "mix_runs", "of_pieces"]
-
 PIECE_INDEX: Final = "piece_index"
 PIECE_LENGTHS: Final = "piece_lengths"
 PIECE_TOTAL: Final = "longest_piece"

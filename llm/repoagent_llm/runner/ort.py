@@ -30,8 +30,6 @@ from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.sequences import OrtSequences
 from repoagent_llm.runner.session import make_session
 
-__all__ = ["OrtRunner"]
-
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Bindings of decode runs that are kept. One takes some 50 KiB at 24 layers, and one ms to make.
 _KEPT_RUNS = 256

@@ -11,8 +11,6 @@ from repoagent_llm.runner.decoder_spec import DecoderSpec, check_form
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.runner_options import RunnerOptions
 
-__all__ = ["OrtGqaRunner", "OrtStdRunner"]
-
 
 class _StdFeeds:
     """Where each row is written, and the position of each of its tokens."""

@@ -27,8 +27,6 @@ from repoagent_llm.runner.protocol import Segment
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["OrtMixedRunner"]
-
 _OF_PIECES = (PIECE_LENGTHS, PIECE_TOTAL, PIECE_INDEX)
 _OF_ROWS = (surgery.LENGTHS, surgery.TOTAL, ROW_INDEX)
 

@@ -14,8 +14,6 @@ from repoagent_llm.runner.block_pool import BLOCK_TOKENS, BlockPool, blocks_for
 from repoagent_llm.runner.protocol import AdapterWeights, Logits, RunnerInfo, Segment, Seq, StepResult
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["HeldBlocks", "PackedModel", "PackedResult", "PackedStep", "PagedRunner"]
-
 
 @dataclass(slots=True)
 class PackedStep:

@@ -17,8 +17,6 @@ from repoagent.nested_text import read_json
 from repoagent_llm.runner.decoder_spec import PAGED_TYPE, DecoderSpec, Section
 from repoagent_llm.types.executor_errors import DecoderError
 
-__all__ = ["LAYOUT_VERSION", "MATRICES", "ExpertLayout", "FolderWeights", "PagedLayout", "read_layout"]
-
 LAYOUT_VERSION: Final = 2
 MATRICES: Final = ("fp32", "bf16", "int8", "int4")
 """How matrices are kept."""

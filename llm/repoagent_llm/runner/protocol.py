@@ -11,23 +11,6 @@ from typing import Any, NewType, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "AdaptableRunner",
-    "AdapterWeights",
-    "DecodeRound",
-    "Embeddings",
-    "EndableRunner",
-    "KvBlob",
-    "Logits",
-    "LoraShape",
-    "ModelRunner",
-    "RunnerInfo",
-    "Segment",
-    "Seq",
-    "StepResult",
-    "TokenArray",
-]
-
 Seq = NewType("Seq", int)
 TokenArray = npt.NDArray[np.int32]
 KvBlob = Any  # what export_kv gave; only import_kv of the same runner reads it

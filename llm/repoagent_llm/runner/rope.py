@@ -10,8 +10,6 @@ import numpy.typing as npt
 from repoagent.errors import InvalidArgumentError
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["LENGTH_DEPENDENT", "rope_kind", "rope_speeds"]
-
 Floats = npt.NDArray[np.float64]
 LENGTH_DEPENDENT: Final = ("dynamic", "longrope")
 """Scalings whose table depends on the longest text that is served."""

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = ["CACHE_TYPES", "DEFAULT_SEQ_LEN", "MOST_GRAPH_BYTES", "RunnerOptions"]
-
 DEFAULT_SEQ_LEN: Final = 2048
 """Tokens that a sequence may hold where no one says."""
 CACHE_TYPES: Final = ("f32", "bf16", "f16", "u8")

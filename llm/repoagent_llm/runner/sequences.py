@@ -9,8 +9,6 @@ from repoagent_llm.runner.adapter_rows import AdapterRows
 from repoagent_llm.runner.protocol import AdapterWeights, RunnerInfo, Seq
 from repoagent_llm.runner.slab import Slab
 
-__all__ = ["OrtSequences"]
-
 
 class OrtSequences:
     """What a runner does with its sequences between two steps."""

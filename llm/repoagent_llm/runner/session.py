@@ -18,8 +18,6 @@ from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import DecoderError
 
-__all__ = ["make_session"]
-
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _NO_FOLDER: Final = "/dev/null"
 _CPU_INFO: Final = Path("/proc/cpuinfo")

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from repoagent_llm.runner.protocol import Segment, Seq
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["Slab", "SlabRows"]
-
 
 class SlabRows(ABC):
     """Which sequence lies in which row, and how long it is. Where the rows themselves are, its kinds know.

@@ -24,21 +24,6 @@ from repoagent_llm.runner.mixed_surgery import mix_runs
 from repoagent_llm.runner.runner_options import MOST_GRAPH_BYTES
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, UnsupportedFeatureError, text_of
 
-__all__ = [
-    "ARGMAX",
-    "INDEX",
-    "LENGTHS",
-    "PROMPT_PLACES",
-    "PROMPT_ROWS",
-    "ROW_LOGITS",
-    "TOTAL",
-    "Operated",
-    "limit_windows",
-    "operate",
-    "outside_types",
-]
-
-
 _ATTRIBUTE: Final = "local_window_size"
 _PAST_KEY: Final = 3  # among the operator's inputs
 

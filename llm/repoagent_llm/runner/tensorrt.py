@@ -28,8 +28,6 @@ from repoagent_llm.runner.protocol import Logits, RunnerInfo, Segment, Seq, Step
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
-__all__ = ["PLAN_SUFFIX", "TensorRtRunner"]
-
 PLAN_SUFFIX: Final = ".plan"
 """How the file of a plan ends in ``genai_config.json``."""
 _INPUTS: Final = ("input_ids", "position_ids", "write_indices", "logits_index")

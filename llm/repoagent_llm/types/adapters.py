@@ -9,16 +9,6 @@ from repoagent_llm.types import rules
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
-__all__ = [
-    "ContextPhaseParams",
-    "EagleConfig",
-    "ExternalDraftTokensConfig",
-    "LoraConfig",
-    "MropeConfig",
-    "MultimodalInput",
-    "PromptTuningConfig",
-]
-
 _ints = rules.list_of(rules.integer())
 _hash_lists = rules.list_of(_ints)
 

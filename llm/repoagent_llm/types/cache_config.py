@@ -10,22 +10,6 @@ from repoagent_llm.types.enums import CacheTransceiverBackendType, KvCacheTransf
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
-__all__ = [
-    "CacheTransceiverConfig",
-    "KVCacheCreatedData",
-    "KVCacheEvent",
-    "KVCacheEventDiffInt",
-    "KVCacheRemovedData",
-    "KVCacheStoredBlockData",
-    "KVCacheStoredData",
-    "KVCacheUpdatedData",
-    "KvCacheConfig",
-    "KvCacheRetentionConfig",
-    "PeftCacheConfig",
-    "RuntimeDefaults",
-    "UniqueToken",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class UniqueToken:

@@ -9,17 +9,6 @@ from repoagent_llm.types.adapters import EagleConfig
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
-__all__ = [
-    "DebugConfig",
-    "DecodingConfig",
-    "DecodingMode",
-    "ExtendedRuntimePerfKnobConfig",
-    "LogitsPostProcessorConfig",
-    "LookaheadDecodingConfig",
-    "SpeculativeDecodingConfig",
-]
-
-
 # Bits 0..11 are options, bits 12..20 the mode itself.
 _OPTIONS = {
     name: 1 << bit

@@ -4,20 +4,6 @@ import enum
 
 from repoagent_llm.types.executor_errors import CheckError
 
-__all__ = [
-    "BatchingType",
-    "CacheTransceiverBackendType",
-    "CapacitySchedulerPolicy",
-    "CommunicationMode",
-    "CommunicationType",
-    "ContextChunkingPolicy",
-    "FinishReason",
-    "KvCacheTransferMode",
-    "ModelType",
-    "RequestStage",
-    "RequestType",
-]
-
 
 class ModelType(enum.IntEnum):
     """Which halves a model has."""

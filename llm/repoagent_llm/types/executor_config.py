@@ -25,9 +25,6 @@ from repoagent_llm.types.guidance import GuidedDecodingConfig
 from repoagent_llm.types.record import Record
 from repoagent_llm.types.request import AdditionalModelOutput
 
-__all__ = ["DynamicBatchConfig", "ExecutorConfig", "OrchestratorConfig", "ParallelConfig", "SchedulerConfig"]
-
-
 _flag = Annotated[bool, rules.boolean]
 # (up to this many requests, use this batch size): the steps on which a tuner may settle.
 _BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))

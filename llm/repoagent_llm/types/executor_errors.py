@@ -9,16 +9,6 @@ from repoagent.errors import (
     UnsupportedError,
 )
 
-__all__ = [
-    "CheckError",
-    "DecoderError",
-    "EngineError",
-    "ExecutorStoppedError",
-    "QueueFullError",
-    "UnsupportedFeatureError",
-    "text_of",
-]
-
 
 class CheckError(InvalidArgumentError, RuntimeError):
     """A value breaks a rule of its class; the text names the field and what it must be."""

@@ -8,8 +8,6 @@ from repoagent_llm.types import rules
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.record import Record
 
-__all__ = ["GuidedDecodingConfig", "GuidedDecodingParams"]
-
 
 @dataclass(eq=False)
 class GuidedDecodingParams(Record, readonly=True, pickled=2):

@@ -19,8 +19,6 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_typ
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.rules import Rule, passes_none
 
-__all__ = ["Record"]
-
 
 def _rules_of(cls: type) -> dict[str, Rule | None]:
     hints = get_type_hints(cls, include_extras=True)

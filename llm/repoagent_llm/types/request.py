@@ -22,17 +22,6 @@ from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.guidance import GuidedDecodingParams
 from repoagent_llm.types.record import Record
 
-__all__ = [
-    "AdditionalModelOutput",
-    "Endings",
-    "OutputConfig",
-    "Request",
-    "RequestExtras",
-    "SamplingConfig",
-    "extras_of",
-]
-
-
 _not_negative = rules.maybe(rules.integer(0))
 _any_float = rules.maybe(rules.float32())
 MAX_BEAM_WIDTH = 1024

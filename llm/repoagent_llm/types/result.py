@@ -15,18 +15,6 @@ from repoagent_llm.types.executor_errors import CheckError, EngineError, text_of
 from repoagent_llm.types.record import Record
 from repoagent_llm.types.tensors import Array
 
-__all__ = [
-    "AdditionalOutput",
-    "KvCacheMetrics",
-    "RequestPerfMetrics",
-    "Response",
-    "Result",
-    "SpeculativeDecodingFastLogitsInfo",
-    "SpeculativeDecodingMetrics",
-    "TimingMetrics",
-]
-
-
 _integer = rules.integer()
 _moment = Annotated[timedelta, rules.duration]
 _count = Annotated[int, _integer]

@@ -14,28 +14,6 @@ import numpy as np
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.tensors import to_numpy
 
-__all__ = [
-    "Rule",
-    "boolean",
-    "double",
-    "duration",
-    "float32",
-    "function",
-    "instance",
-    "integer",
-    "list_of",
-    "mapping",
-    "maybe",
-    "passes_none",
-    "raw_bytes",
-    "signed64",
-    "tensor",
-    "text",
-    "token_id",
-    "tokens",
-    "unsigned64",
-]
-
 Rule = Callable[[object, str], Any]
 _OPTIONAL: Final[set[Rule]] = set()
 INT32: Final = (-(2**31), 2**31 - 1)

@@ -17,8 +17,6 @@ from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.result import AdditionalOutput, Result
 from repoagent_llm.types.tensors import Array
 
-__all__ = ["deserialize_result", "serialize_result"]
-
 MAGIC: Final = b"RAR1"
 _PLAIN: Final = (
     "is_final",

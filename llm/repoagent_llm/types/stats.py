@@ -9,18 +9,6 @@ from repoagent_llm.types import rules
 from repoagent_llm.types.enums import RequestStage
 from repoagent_llm.types.record import Record
 
-__all__ = [
-    "DebugTensorsPerIteration",
-    "DisServingRequestStats",
-    "InflightBatchingStats",
-    "IterationStats",
-    "KvCacheStats",
-    "RequestStats",
-    "RequestStatsPerIteration",
-    "SpecDecodingStats",
-    "StaticBatchingStats",
-]
-
 _count = Annotated[int, rules.integer()]
 _wide = Annotated[int, rules.signed64]
 _single = Annotated[float, rules.float32()]

@@ -6,8 +6,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "to_framework", "to_numpy"]
-
 Array = npt.NDArray[Any]
 _WIDENED: Final = ("bfloat16", "float8")
 

@@ -21,8 +21,6 @@ from repoagent.installing import install_hint
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Int8Converter"]
-
 EXTERNAL_ABOVE: Final = 1 << 30
 _AUTO: Final = "auto"
 _QUANTIZED: Final = frozenset(

@@ -21,8 +21,6 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Level", "OptimizedConverter"]
-
 EXTERNAL_ABOVE: Final = 1 << 30
 """Bytes of a model file above which its weights are written apart: it can grow, and 2 GiB are the end of the format."""
 _ERRORS_ONLY: Final = 3

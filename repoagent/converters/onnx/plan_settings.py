@@ -11,8 +11,6 @@ from repoagent.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["builder_settings", "plan_settings"]
-
 _MOST_PROFILES: Final = 64
 _MOST_SHAPES: Final = 1 << 14
 _MOST_WORKSPACE: Final = 1 << 50

@@ -15,17 +15,6 @@ from repoagent.onnx_files.external_files import external_files
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = [
-    "OnnxModel",
-    "has_vnni",
-    "processor",
-    "public_error",
-    "refuse_other_backend",
-    "runtime_version",
-    "serve_with_onnx_runtime",
-]
-
-
 BACKEND: Final = "onnxruntime"
 PLATFORM: Final = "onnxruntime_onnx"
 DEFAULT_FILE_NAME: Final = "model.onnx"

@@ -25,8 +25,6 @@ from repoagent.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["ACCELERATOR", "TensorRtConverter"]
-
 ACCELERATOR: Final = "tensorrt"
 """The name under which Triton's configuration asks for it, too: optimization.execution_accelerators."""
 _PLAN: Final = "model.plan"

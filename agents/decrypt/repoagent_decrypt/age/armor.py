@@ -11,8 +11,6 @@ from typing import BinaryIO, Final
 from repoagent_decrypt.age.primitives.errors import ArmorError
 from repoagent_decrypt.age.source import PeekReader
 
-__all__ = ["ArmorReader", "ArmorWriter", "looks_armored"]
-
 _BEGIN: Final = b"-----BEGIN AGE ENCRYPTED FILE-----"
 _END: Final = b"-----END AGE ENCRYPTED FILE-----"
 _COLUMNS: Final = 64

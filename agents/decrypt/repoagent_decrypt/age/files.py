@@ -24,8 +24,6 @@ from repoagent_decrypt.files.positional import (
     write_at,
 )
 
-__all__ = ["decrypt_file", "encrypt_file"]
-
 _LARGEST_HEAD: Final = MAX_HEADER_BYTES + (1 << 20)
 _PLAIN_BATCH = BATCH_CHUNKS * CHUNK
 _SEALED_BATCH = BATCH_CHUNKS * SEALED

@@ -11,8 +11,6 @@ from repoagent_decrypt.age.primitives.errors import HeaderError, HeaderMacError,
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient, Stanza
 
-__all__ = ["MAGIC", "MAX_HEADER_BYTES", "Header", "make_header", "open_header", "read_header", "write_stanza"]
-
 MAGIC: Final = b"age-encryption.org/"
 _VERSION_LINE: Final = MAGIC + b"v1\n"
 _COLUMNS: Final = 64

@@ -11,15 +11,6 @@ from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
 
-__all__ = [
-    "Identities",
-    "Recipients",
-    "holds_secret_key",
-    "parse_identities",
-    "parse_recipients",
-    "recipients_of",
-]
-
 _SSH: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s")
 _SECRET: Final = re.compile(r"AGE-SECRET-KEY-|AGE-PLUGIN-|-----BEGIN", re.IGNORECASE)
 

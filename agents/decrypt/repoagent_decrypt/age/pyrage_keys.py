@@ -22,14 +22,6 @@ from repoagent_decrypt.files.positional import Sizes, new_file
 if TYPE_CHECKING:
     from repoagent_decrypt.age.keys import Identities, Recipients
 
-__all__ = [
-    "ForeignIdentity",
-    "ForeignRecipient",
-    "decrypt_file_foreign",
-    "encrypt_file_foreign",
-    "is_foreign_recipient",
-]
-
 _PLUGIN_RECIPIENT: Final = re.compile(r"age1[a-z0-9.+_-]+1[a-z02-9]+")
 
 

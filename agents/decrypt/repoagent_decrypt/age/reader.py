@@ -26,8 +26,6 @@ from repoagent_decrypt.files.positional import thread_count
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["AgeReader", "OpenedPayload", "SeekableAgeReader", "decrypt_stream", "open_payload", "plain_pieces"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedPayload:

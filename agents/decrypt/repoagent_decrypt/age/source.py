@@ -2,8 +2,6 @@
 
 from typing import Final, Protocol
 
-__all__ = ["ByteSource", "PeekReader", "read_exactly"]
-
 _BLOCK: Final = 64 << 10
 
 

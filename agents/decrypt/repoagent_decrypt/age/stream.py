@@ -15,20 +15,6 @@ from repoagent_decrypt.age.primitives.encoding import hkdf
 from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.stanzas import FileKey
 
-__all__ = [
-    "BATCH_CHUNKS",
-    "CHUNK",
-    "NONCE",
-    "SEALED",
-    "TAG",
-    "DamagedBatchError",
-    "PayloadCipher",
-    "Shape",
-    "new_nonce",
-    "plain_shape",
-    "sealed_shape",
-]
-
 CHUNK: Final = 64 << 10
 TAG: Final = 16
 SEALED: Final = CHUNK + TAG

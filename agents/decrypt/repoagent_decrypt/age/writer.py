@@ -18,9 +18,6 @@ from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, PayloadCipher, new_nonce
 from repoagent_decrypt.files.positional import Sizes, new_file, thread_count
 
-__all__ = ["AgeWriter", "encrypt_stream", "rewrap_file", "start_payload"]
-
-
 _BATCH = BATCH_CHUNKS * CHUNK
 
 

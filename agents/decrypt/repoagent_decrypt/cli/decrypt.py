@@ -20,8 +20,6 @@ from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypt
 from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.patterns import Patterns
 
-__all__ = ["decrypt"]
-
 
 @click.command()
 @MODEL_DIR

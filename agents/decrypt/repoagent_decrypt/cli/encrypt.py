@@ -29,8 +29,6 @@ from repoagent_decrypt.tink.files import encrypt_file as encrypt_tink_file
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
-__all__ = ["encrypt"]
-
 _CONFIG = "config.pbtxt"
 
 

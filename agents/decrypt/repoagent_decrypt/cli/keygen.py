@@ -12,8 +12,6 @@ from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.cli.keys import read_secret
 from repoagent_decrypt.cli.run import errors_to_exit_codes
 
-__all__ = ["keygen"]
-
 
 @click.command()
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="The file to make (mode 0600).")

@@ -17,22 +17,6 @@ from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity, ScryptRecipient
 from repoagent_decrypt.agent import passphrase_of
 from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 
-__all__ = [
-    "FORCE",
-    "IDENTITY",
-    "JWE_KEY",
-    "KEYSET",
-    "MODEL_DIR",
-    "OUT",
-    "load_identities",
-    "load_keys",
-    "load_recipients",
-    "passphrase_options",
-    "read_passphrase",
-    "read_secret",
-    "recipient_options",
-]
-
 MODEL_DIR: Final = click.argument(
     "model_dir", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="MODEL_DIR"
 )

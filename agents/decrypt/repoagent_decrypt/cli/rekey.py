@@ -23,8 +23,6 @@ from repoagent_decrypt.files.positional import Progress, Sizes
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
-__all__ = ["rekey"]
-
 _AGE_FILES: Final = ("*.age",)
 """Headers with recipients are age's."""
 

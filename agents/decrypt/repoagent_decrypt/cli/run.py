@@ -15,8 +15,6 @@ from repoagent_decrypt.files.errors import DecryptError
 from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.tree import Totals, Transform, Tree, build_tree
 
-__all__ = ["errors_to_exit_codes", "new_directory", "run_build"]
-
 
 @contextmanager
 def errors_to_exit_codes() -> Iterator[None]:

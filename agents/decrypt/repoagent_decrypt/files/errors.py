@@ -1,7 +1,5 @@
 """What can be wrong with an encrypted file or a key, in any format. Texts never contain key material."""
 
-__all__ = ["DamagedError", "DecryptError", "KeyFormatError", "WrongKeyError"]
-
 
 class DecryptError(ValueError):
     """Base of everything that the formats raise about a file or a key."""

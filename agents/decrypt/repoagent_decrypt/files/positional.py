@@ -17,19 +17,6 @@ from typing import Final
 from repoagent.api import new_hasher
 from repoagent_decrypt.files.errors import DamagedError
 
-__all__ = [
-    "Hashers",
-    "Job",
-    "Progress",
-    "Side",
-    "Sizes",
-    "Transform",
-    "Workers",
-    "new_file",
-    "thread_count",
-    "write_at",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:

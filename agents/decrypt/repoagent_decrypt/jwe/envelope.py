@@ -8,9 +8,6 @@ from typing import Any, Final
 from repoagent.api import read_json_object
 from repoagent_decrypt.files.errors import DamagedError
 
-__all__ = ["LARGEST", "Envelope", "decode", "read_envelope"]
-
-
 _TO_BASE64: Final = bytes.maketrans(b"-_", b"+/")
 
 

@@ -16,9 +16,6 @@ from repoagent_decrypt.files.positional import Progress, Sizes, new_file, write_
 from repoagent_decrypt.jwe.envelope import Envelope, decode, read_envelope
 from repoagent_decrypt.jwe.keys import JweKey
 
-__all__ = ["content_keys", "decrypt_file", "plain_size"]
-
-
 _WRAPS: Final = {"A128KW": 16, "A192KW": 24, "A256KW": 32}
 _OAEP: Final = {"RSA-OAEP": hashes.SHA1, "RSA-OAEP-256": hashes.SHA256}
 _KNOWN: Final = ("dir", *_WRAPS, *_OAEP)

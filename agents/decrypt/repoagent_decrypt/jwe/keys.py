@@ -12,8 +12,6 @@ from repoagent.api import read_json
 from repoagent_decrypt.files.errors import DamagedError, KeyFormatError
 from repoagent_decrypt.jwe.envelope import decode
 
-__all__ = ["JweKey", "parse_keys"]
-
 _SIZES: Final = (16, 24, 32)
 _MOST_BITS: Final = 16_384
 

@@ -11,8 +11,6 @@ from urllib.parse import unquote
 from repoagent.api import NotFoundError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import CIPHERTEXT_OPTIONS, Reference, ciphertext_bytes, parse_reference
 
-__all__ = ["fetch"]
-
 _CONTEXT = "context."
 
 

@@ -6,8 +6,6 @@ Credentials are those of ``DefaultAzureCredential``.
 from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import parse_reference
 
-__all__ = ["SecretName", "fetch", "secret_name"]
-
 SecretName = tuple[str, str, str | None]
 """URL of the vault, name, version."""
 

@@ -6,8 +6,6 @@ Extra ``gcpkms``. ``ciphertext`` (base64) may take the place of the file. Creden
 from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import CIPHERTEXT_OPTIONS, ciphertext_bytes, parse_reference
 
-__all__ = ["fetch", "key_name"]
-
 
 def fetch(uri: str) -> bytes:
     """The plaintext of the ciphertext that ``uri`` carries or points to."""

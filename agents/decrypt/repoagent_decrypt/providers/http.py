@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from repoagent.api import InvalidArgumentError, UnavailableError
 
-__all__ = ["Answer", "HttpRequest", "check_base_url"]
-
 _SECONDS: Final = 10.0
 _LARGEST: Final = 1 << 20
 

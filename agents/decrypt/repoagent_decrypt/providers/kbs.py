@@ -12,8 +12,6 @@ from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent_decrypt.providers.http import HttpRequest, check_base_url
 from repoagent_decrypt.providers.reference import parse_reference
 
-__all__ = ["fetch"]
-
 _VARIABLE: Final = "REPOAGENT_KBS_URL"
 _DEFAULT: Final = "http://127.0.0.1:8006"
 

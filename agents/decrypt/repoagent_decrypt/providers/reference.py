@@ -11,8 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from repoagent.api import InvalidArgumentError, NotFoundError, read_small_file
 
-__all__ = ["CIPHERTEXT_OPTIONS", "Reference", "ciphertext_bytes", "ciphertext_text", "parse_reference"]
-
 logger = logging.getLogger("repoagent.agents.decrypt")
 
 CIPHERTEXT_OPTIONS: Final = frozenset({"ciphertext", "ciphertext-file"})

@@ -13,8 +13,6 @@ from typing import Final
 from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent_decrypt.providers.reference import parse_reference
 
-__all__ = ["fetch"]
-
 logger = logging.getLogger("repoagent.agents.decrypt")
 
 _PROGRAM: Final = "tpm2_unseal"

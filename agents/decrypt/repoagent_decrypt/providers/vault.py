@@ -24,8 +24,6 @@ from repoagent_decrypt.providers.reference import (
     parse_reference,
 )
 
-__all__ = ["fetch"]
-
 logger = logging.getLogger("repoagent.agents.decrypt")
 
 _SERVICE: Final = "Vault"

@@ -11,8 +11,6 @@ from repoagent_decrypt.files.positional import Hashers, Job, Progress, Side, Siz
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tink.stream import TAG, SegmentCipher, Shape, header_size, new_header
 
-__all__ = ["decrypt_file", "encrypt_file", "plain_size"]
-
 _BATCH: Final = 1 << 20
 """Bytes of segments that one thread does at a time, at least one segment."""
 

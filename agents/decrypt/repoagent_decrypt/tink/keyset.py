@@ -12,9 +12,6 @@ from google.protobuf.message import DecodeError
 from repoagent.api import read_json
 from repoagent_decrypt.files.errors import KeyFormatError
 
-__all__ = ["HASHES", "STREAMING_KEY", "StreamingKey", "keyset_message", "parse_keyset", "streaming_key_message"]
-
-
 STREAMING_KEY: Final = "type.googleapis.com/google.crypto.tink.AesGcmHkdfStreamingKey"
 HASHES: Final = {1: "SHA1", 2: "SHA384", 3: "SHA256", 4: "SHA512", 5: "SHA224"}
 """``HashType`` of ``common.proto``."""

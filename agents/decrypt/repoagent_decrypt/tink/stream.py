@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from repoagent_decrypt.files.errors import DamagedError
 from repoagent_decrypt.tink.keyset import StreamingKey
 
-__all__ = ["PREFIX", "TAG", "SegmentCipher", "Shape", "header_size", "new_header"]
-
 TAG: Final = 16
 PREFIX: Final = 7
 _MOST_SEGMENTS: Final = 1 << 32

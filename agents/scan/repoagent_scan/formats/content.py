@@ -5,8 +5,6 @@ from typing import Final, Protocol, overload
 
 from repoagent_scan.formats.format import MalformedError
 
-__all__ = ["Buffer", "read_content"]
-
 _SMALL: Final = 64 << 20
 """Files up to this size are read as a whole."""
 _WINDOW: Final = 64 << 10

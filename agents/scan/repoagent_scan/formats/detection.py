@@ -20,9 +20,6 @@ from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
 from repoagent_scan.formats.ubj import check_ubj, is_ubj
 from repoagent_scan.formats.wire import BYTES, Fields
 
-__all__ = ["detect", "format_behind", "format_inside", "is_sentencepiece"]
-
-
 _PIECE: Final = 1 << 16
 _MOST_READ: Final = 16 << 20
 _MOST_OPENED: Final = 4 << 20

@@ -3,8 +3,6 @@
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["ACCEPTED", "RISKS", "Format", "MalformedError"]
-
 
 class MalformedError(ValueError):
     """The file is damaged, or made to mislead. The text states where."""

@@ -8,8 +8,6 @@ from typing import Any, Final
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import MalformedError
 
-__all__ = ["check_array", "is_array"]
-
 _MAGIC: Final = b"\x93NUMPY"
 _VERSIONS: Final = (b"\x01\0", b"\x02\0", b"\x03\0")
 _LARGEST_HEADER: Final = 10_000

@@ -11,18 +11,6 @@ from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import MalformedError
 from repoagent_scan.formats.wire import BYTES, VARINT, Field, Fields, TooManyFieldsError
 
-__all__ = [
-    "STANDARD_DOMAINS",
-    "OnnxContent",
-    "Range",
-    "check_covered",
-    "could_be_onnx",
-    "external_range",
-    "is_onnx",
-    "read_onnx",
-]
-
-
 _PADDING: Final = 1 << 16
 """Zeros up to the next tensor, so that it begins at a page: at most 64 KiB of them."""
 _BITS: Final = {

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from repoagent_scan.formats.content import Buffer
 
-__all__ = ["looks_like_pickle"]
-
 _IMPORTS: Final = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 _CALLS: Final = frozenset({"REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "STOP"})
 """What runs code once something is imported; a pickle that only imports counts too."""

@@ -10,8 +10,6 @@ from repoagent.api import read_json
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import MalformedError
 
-__all__ = ["check_safetensors", "is_safetensors"]
-
 _LARGEST_HEADER: Final = 100_000_000
 """The limit that the format itself sets."""
 _MOST_VALUES: Final = 1_000_000

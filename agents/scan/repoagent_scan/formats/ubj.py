@@ -5,8 +5,6 @@ from typing import Final
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import MalformedError
 
-__all__ = ["check_ubj", "is_ubj"]
-
 _SIZES: Final = {ord(mark): size for mark, size in {"i": 1, "U": 1, "I": 2, "l": 4, "L": 8, "d": 4, "D": 8}.items()}
 _CONSTANTS: Final = frozenset(b"TFZ")
 _DEEPEST: Final = 32

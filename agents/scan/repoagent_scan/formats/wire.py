@@ -6,8 +6,6 @@ from typing import Final
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import MalformedError
 
-__all__ = ["BYTES", "VARINT", "Field", "Fields", "TooManyFieldsError"]
-
 Field = tuple[int, int, int, int]
 """Number, wire type, and where the value starts and ends."""
 

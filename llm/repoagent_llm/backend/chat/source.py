@@ -10,8 +10,6 @@ from repoagent.errors import ConfigError
 from repoagent.limits import Limits
 from repoagent.nested_text import read_json
 
-__all__ = ["ChatSource", "read_source"]
-
 _TEMPLATE: Final = "chat_template.jinja"
 _FURTHER: Final = "additional_chat_templates"
 _CONFIG: Final = "tokenizer_config.json"

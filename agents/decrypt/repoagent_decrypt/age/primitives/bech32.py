@@ -5,8 +5,6 @@ from typing import Final
 
 from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 
-__all__ = ["decode", "decode_as", "encode"]
-
 _ALPHABET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
 _GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)

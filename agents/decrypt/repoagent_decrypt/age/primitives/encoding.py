@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from repoagent_decrypt.age.primitives.errors import HeaderError
 
-__all__ = ["b64decode", "b64encode", "hkdf"]
-
 _ALPHABET: Final = re.compile(rb"[A-Za-z0-9+/]*")
 
 

@@ -2,17 +2,6 @@
 
 from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
 
-__all__ = [
-    "AgeError",
-    "ArmorError",
-    "HeaderError",
-    "HeaderMacError",
-    "InvalidKeyError",
-    "MissingExtraError",
-    "NoMatchError",
-    "PayloadError",
-]
-
 
 class AgeError(DecryptError):
     """Base of everything this library raises about a file or a key."""

@@ -22,8 +22,6 @@ from repoagent_decrypt.age.primitives.encoding import b64encode
 from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, share_of
 
-__all__ = ["HybridIdentity", "HybridRecipient"]
-
 _TYPE: Final = "mlkem768x25519"
 _INFO: Final = b"age-encryption.org/mlkem768x25519"
 _IDENTITY_PREFIX: Final = "AGE-SECRET-KEY-PQ-"

@@ -11,8 +11,6 @@ from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode
 from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body, open_file_key, seal_file_key
 
-__all__ = ["DEFAULT_WORK_FACTOR", "MAX_WORK_FACTOR", "ScryptIdentity", "ScryptRecipient"]
-
 _TYPE: Final = "scrypt"
 _LABEL: Final = b"age-encryption.org/v1/scrypt"
 _SALT_BYTES: Final = 16

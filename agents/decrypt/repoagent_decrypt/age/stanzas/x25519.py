@@ -10,8 +10,6 @@ from repoagent_decrypt.age.primitives.encoding import b64encode, hkdf
 from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, open_file_key, seal_file_key, share_of
 
-__all__ = ["X25519Identity", "X25519Recipient"]
-
 _TYPE: Final = "X25519"
 _INFO: Final = b"age-encryption.org/v1/X25519"
 _IDENTITY_PREFIX: Final = "AGE-SECRET-KEY-"
