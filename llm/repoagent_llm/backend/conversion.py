@@ -54,7 +54,7 @@ class Converter:
         """
         prompt = self.prompt(wanted)
         end_id, endings = self._endings(wanted)
-        top = _alternatives(wanted)
+        top, of_prompt = _alternatives(wanted, "top_log_probs"), _alternatives(wanted, "prompt_log_probs")
         alternatives = {} if top is None else {"return_log_probs": True}
         made = Request(
             prompt,
@@ -77,6 +77,9 @@ class Converter:
         vars(made)["endings"] = endings  # attributes that only executors of this project have
         if top is not None:
             vars(made)["top_log_probs"] = top
+        if of_prompt is not None:
+            vars(made)["prompt_log_probs"] = of_prompt
+        vars(made)["return_cached_tokens"] = bool(wanted.get("return_num_cached_tokens", False))
         return made
 
     def prompt(self, wanted: RowParameters) -> list[int]:
@@ -211,14 +214,14 @@ def stop_texts(wanted: RowParameters) -> list[str]:
     return _texts(wanted, "stop_words")
 
 
-def _alternatives(wanted: RowParameters) -> int | None:
+def _alternatives(wanted: RowParameters, name: str) -> int | None:
     """How many other tokens to report with each; None: not even the token itself."""
-    count = wanted.get("top_log_probs")
+    count = wanted.get(name)
     if count is None or count == -1:
         return None
     if type(count) is not int or not 0 <= count <= _MOST_ALTERNATIVES:
-        raise InvalidArgumentError(f"top_log_probs must be a whole number from 0 to {_MOST_ALTERNATIVES}")
-    if wanted.get("beam_width", 1) > 1:
+        raise InvalidArgumentError(f"{name} must be a whole number from 0 to {_MOST_ALTERNATIVES}")
+    if name == "top_log_probs" and wanted.get("beam_width", 1) > 1:
         raise InvalidArgumentError("top_log_probs is not possible with beam search (beam_width > 1)")
     return count
 

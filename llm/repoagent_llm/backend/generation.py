@@ -105,6 +105,7 @@ class Form:
     finish_reason: bool = False
     input_tokens: bool = False
     output_tokens: bool = False
+    cached_tokens: bool = False
     reasoning_open: bool = False
     """Whether the first response has ``reasoning_open``: the prompt ends where a model begins to think."""
     stop_words: Sequence[str] = ()
@@ -220,6 +221,10 @@ class Generation:
             values["output_log_probs"] = outputs.log_probs()
             if "top_log_probs" in vars(result):
                 values["token_log_probs"] = [entry for output in outputs.texts for entry in self._tokens(output)]
+        if "prompt_log_probs" in vars(result) and not outputs.begun:
+            values["prompt_token_log_probs"] = self._prompt_tokens(vars(result)["prompt_log_probs"])
+        if self._form.cached_tokens:
+            values["num_cached_tokens"] = [vars(result)["cached_tokens"]]
         if result.context_logits is not None and not outputs.begun:
             values["context_logits"] = result.context_logits
         if result.generation_logits is not None:
@@ -229,6 +234,15 @@ class Generation:
 
     def _tokens(self, output: TextOutput) -> list[str]:
         return token_log_probs(self._tokenizer, output.token_ids, output.log_probs, output.alternatives)
+
+    def _prompt_tokens(self, found: Sequence[tuple[float, Sequence[tuple[int, float]]]]) -> list[str]:
+        """One object for each token of the prompt; nothing comes before the first, which has no log-probability."""
+        first, *others = self.request.input_token_ids
+        log_probs, alternatives = zip(*found, strict=True) if found else ((), ())
+        return [
+            json.dumps({**_entry(self._tokenizer, first, 0.0), "logprob": None, "top_logprobs": []}),
+            *token_log_probs(self._tokenizer, others, log_probs, alternatives),
+        ]
 
     def _logits(self, outputs: TextOutputs) -> Array:
         """While streaming [tokens, beams, vocabulary], as the executor gives them; else [beams, tokens, vocabulary]."""

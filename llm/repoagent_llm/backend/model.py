@@ -238,6 +238,7 @@ class LlmModel(BackendModel):
             finish_reason=wanted.get("return_finish_reason", False),
             input_tokens=wanted.get("return_num_input_tokens", False),
             output_tokens=wanted.get("return_num_output_tokens", False),
+            cached_tokens=wanted.get("return_num_cached_tokens", False),
             reasoning_open=wanted.get("return_reasoning_open", False),
             stop_words=stop_texts(wanted),
         )

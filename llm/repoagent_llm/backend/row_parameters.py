@@ -134,6 +134,7 @@ _OTHERS: Final = (
     "ignore_eos",
     "logit_bias",
     "max_tokens",
+    "prompt_log_probs",
     "stop_token_ids",
     "stop_words",
     "top_log_probs",
@@ -144,6 +145,7 @@ _ALIASES: Final = {
     "logprobs": "top_log_probs",
     "min_length": "min_tokens",
     "n": "num_return_sequences",
+    "prompt_logprobs": "prompt_log_probs",
     "random_seed": "seed",
     "stop": "stop_words",
 }

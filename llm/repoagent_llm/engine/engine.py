@@ -25,6 +25,7 @@ from repoagent_llm.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
+from repoagent_llm.engine.token_sampling import likeliest, log_softmax
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.turns import Seat
 from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, Segment, StepResult
@@ -326,8 +327,13 @@ class Engine:
         """Keep logits and tensors of prompt tokens, the first time they are computed."""
         task, rows = work.task, result.rows[number]
         prompt = work.sequence.prompt_length - (work.sequence.computed - len(work.segment.tokens))
-        if task.reads_whole_context:
+        if task.request.output_config.return_context_logits:
             task.context_logits.append(result.logits[rows][:prompt].copy())
+        if task.prompt_alternatives is not None:
+            said = task.request.input_token_ids[len(task.prompt_log_probs) + 1 :]
+            for row, token in zip(result.logits[rows], said, strict=False):
+                values = log_softmax(row)
+                task.prompt_log_probs.append((float(values[token]), likeliest(values, task.prompt_alternatives)))
         for name in task.context_extra_names:
             task.context_extras.setdefault(name, []).append(result.extras[number][name][:prompt])
 

@@ -68,7 +68,7 @@ def _needs_no_logits(task: Task) -> bool:
         and task.rules.only_temperature
         and task.group.sequences[0].guide is None
         and not (task.want_log_probs or task.drafts)
-        and not (wanted.return_generation_logits or wanted.return_context_logits)
+        and not (wanted.return_generation_logits or task.reads_whole_context)
         and request.logits_post_processor is None
         and request.logits_post_processor_name is None
     )
@@ -96,6 +96,8 @@ def _streams_tokens(task: Task) -> bool:
         wanted.additional_model_outputs,
         request.return_all_generated_tokens,
         request.external_draft_tokens_config,
+        task.prompt_alternatives is not None,
+        getattr(request, "return_cached_tokens", False),
     )
     return request.streaming and isinstance(task.group, SamplingGroup) and task.group.width == 1 and not any(more)
 
@@ -153,7 +155,8 @@ class Intake:
             end_ids=_end_ids(request, endings),
             deadline=None if allotted is None else now + allotted.total_seconds(),
             want_log_probs=bool(wanted.return_log_probs),
-            alternatives=_alternatives(request),
+            alternatives=_alternatives(request, "top_log_probs"),
+            prompt_alternatives=_alternatives(request, "prompt_log_probs"),
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=_drafts(request, max_new_tokens),
@@ -230,13 +233,13 @@ def _endings(request: Request) -> Endings:
     return endings
 
 
-def _alternatives(request: Request) -> int | None:
+def _alternatives(request: Request, name: str) -> int | None:
     """How many of the likeliest tokens the request wants with each: an attribute that only requests here have."""
-    wanted = getattr(request, "top_log_probs", None)
+    wanted = getattr(request, name, None)
     if wanted is None:
         return None
     if type(wanted) is not int or wanted < 0:
-        raise CheckError(f"Request.top_log_probs must be a whole number from 0 on, not {wanted!r}")
+        raise CheckError(f"Request.{name} must be a whole number from 0 on, not {wanted!r}")
     return wanted
 
 

@@ -288,6 +288,7 @@ class Scheduler:
         task.paused, task.stage = True, RequestStage.QUEUED
         if not task.started:  # the prompt is read from its start once more
             task.context_logits.clear()
+            task.prompt_log_probs.clear()
             task.context_extras.clear()
         self.paused_now += 1
         self.add(task)

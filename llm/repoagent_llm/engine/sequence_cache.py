@@ -92,6 +92,7 @@ class SequenceCache:
         if not task.started:
             missed = blocks_for(len(sequence.tokens)) - pages
             task.blocks.allocated, task.blocks.reused, task.blocks.missed = missed, pages, missed
+            task.blocks.tokens = sequence.computed
             self.totals.allocated += missed
             self.totals.reused += pages
             self.totals.missed += missed

@@ -102,11 +102,12 @@ class TaskTimes:
 
 @dataclass(slots=True)
 class BlockCounts:
-    """KV blocks of the prompt: computed, and found in the pool."""
+    """KV blocks of the prompt: computed, and found in the pool, where they had ``tokens`` tokens."""
 
     allocated: int = 0
     reused: int = 0
     missed: int = 0
+    tokens: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -122,7 +123,8 @@ class Task:
     ``plain``: steady and greedy, without anything that needs logits on the host; ``drawn``: the same, but drawn in a
     graph. ``streams_tokens``: one sequence whose tokens are streamed as they come, and nothing else of it.
     ``draftable``: a draft model may guess for it. ``draft_logits``: those that the request brought with its drafts,
-    after temperature. ``alternatives``: how many of the likeliest tokens are reported with each.
+    after temperature. ``alternatives``: how many of the likeliest tokens are reported with each;
+    ``prompt_alternatives``: with each token of the prompt.
     """
 
     id: int
@@ -141,6 +143,7 @@ class Task:
     streams_tokens: bool = False
     want_log_probs: bool = False
     alternatives: int | None = None
+    prompt_alternatives: int | None = None
     extra_names: tuple[str, ...] = ()
     context_extra_names: frozenset[str] = frozenset()
     drafts: list[int] = field(default_factory=list)
@@ -164,6 +167,8 @@ class Task:
     lookahead: Lookahead | None = None
     draftable: bool = False
     context_logits: list[Rows] = field(default_factory=list)
+    #: Of each token of the prompt but the first: its log-probability, and the likeliest tokens in its place.
+    prompt_log_probs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     context_extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
 
     @property
@@ -174,7 +179,7 @@ class Task:
     @property
     def reads_whole_context(self) -> bool:
         """Whether every prompt token must be computed, so that nothing can be reused."""
-        return bool(self.request.output_config.return_context_logits)
+        return bool(self.request.output_config.return_context_logits) or self.prompt_alternatives is not None
 
     def marked(self, tokens: Sequence[int]) -> Sequence[Marked]:
         """``tokens`` of a sequence; those with an extra id as pairs with it."""

@@ -146,3 +146,30 @@ def test_a_bias_of_tokens_decides(asker: Asker) -> None:
 def test_a_bias_that_makes_no_sense_is_refused(bias: str, asker: Asker) -> None:
     (response,) = asker.ask("hello", sampling_parameters=f'{{"logit_bias": {bias}}}').wait()
     assert str(response.error).startswith("logit_bias")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_the_prompt_have_theirs(stream: bool, asker: Asker) -> None:
+    wanted: dict[str, Any] = {"max_tokens": 3, "end_id": -1, "return_context_logits": True, "stream": stream}
+    first, *others = asker.ask("hello world", prompt_log_probs=2, return_prompt_token_ids=True, **wanted).wait()
+    logits = first.outputs["context_logits"].array.astype(np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    found = [json.loads(text) for text in first.outputs["prompt_token_log_probs"].array.ravel()]
+    assert len(found) == len(logits) > 2
+    assert found[0]["logprob"] is None
+    assert b"".join(bytes(entry["bytes"]) for entry in found).decode().split() == ["hello", "world"]
+    for entry, row in zip(found[1:], log_probs[:-1], strict=True):
+        assert [other["logprob"] for other in entry["top_logprobs"]] == pytest.approx(np.sort(row)[:-3:-1], abs=1e-4)
+        assert np.abs(row - entry["logprob"]).min() < 1e-4
+    assert not any("prompt_token_log_probs" in response.outputs for response in others)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_that_came_from_the_cache_are_counted(stream: bool, asker: Asker) -> None:
+    text = "hello world and hello " + ("streamed " if stream else "whole ") + "again"
+    wanted: dict[str, Any] = {"max_tokens": 2, "end_id": -1, "return_num_cached_tokens": True, "stream": stream}
+    found = [asker.ask(text, **wanted).wait()[0] for _ in range(2)]
+    found.append(asker.ask(text, prompt_log_probs=0, **wanted).wait()[0])
+    counts = [response.outputs["num_cached_tokens"].array.tolist()[0] for response in found]
+    assert counts[0] < counts[1]
+    assert counts[2] == 0  # log-probabilities of a prompt need all of it
