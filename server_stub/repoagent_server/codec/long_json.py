@@ -189,6 +189,10 @@ class _Reader:
             cut = _cut(window, depth)
             if cut.deepest > self._frame.depth:
                 raise too_deep(self._frame.depth)
+            if cut.size == 0 and not window.strip(b"[" + _SPACE):
+                depth = cut.depth
+                position = self._next(position + len(window))
+                continue
             if cut.size == 0:
                 piece, position, depth = self._long_item(window, position, depth)
                 values.nested |= depth > 1
@@ -200,6 +204,7 @@ class _Reader:
                 values.nested |= cut.deepest > 1
                 depth = cut.depth
             values.add(_leaves(piece))
+            position, depth = self._over_brackets(position, depth)
             if depth == 0:
                 return values, position
             position = self._over_comma(position)
@@ -228,18 +233,20 @@ class _Reader:
         return position
 
     def _long_item(self, window: bytes, position: int, depth: int) -> tuple[list[Any], int, int]:
-        """A text that is longer than a window, and the brackets around it. No other value is."""
+        """A text that is longer than a window, and the brackets before it. No other value is."""
         lead = len(window) - len(window.lstrip(b"[" + _SPACE))
         depth += window.count(b"[", 0, lead)
         position += lead
         if lead == len(window) or self._data[position] != _QUOTE:
             raise UnreadableError("Invalid value.", position)
         text, position = self._text(position + 1)
-        position = self._next(position)
-        while depth and self._data[position] == _CLOSE:
-            depth -= 1
-            position = self._next(position + 1) if depth else position + 1
         return [text], position, depth
+
+    def _over_brackets(self, position: int, depth: int) -> tuple[int, int]:
+        """Behind the brackets that close arrays here, of which ``depth`` are open."""
+        while depth and self._data[following := self._next(position)] == _CLOSE:
+            position, depth = following + 1, depth - 1
+        return position, depth
 
     def _text(self, position: int) -> tuple[str, int]:
         """The string whose opening quote is before ``position``."""
@@ -308,7 +315,7 @@ class _Cut:
     """Where a window of an array ends, so that no value is cut."""
 
     size: int
-    """Bytes before a comma, or with the bracket that ends the array; 0 if there is neither."""
+    """Bytes before a comma or blanks, or with the bracket that ends the array; 0 if there is none."""
     depth: int
     """How many arrays are open there."""
     deepest: int
@@ -317,7 +324,8 @@ class _Cut:
 
 def _cut(window: bytes, depth: int) -> _Cut:
     """Find the end of the array that begins ``depth`` arrays above ``window``, or the last comma between its values."""
-    marks = np.frombuffer(_without_texts(window), np.uint8)
+    outside = _without_texts(window)
+    marks = np.frombuffer(outside, np.uint8)
     depths = depth + np.cumsum((marks == _OPEN).astype(np.int32) - (marks == _CLOSE))
     ends = np.flatnonzero(depths == 0)
     if ends.size:
@@ -325,7 +333,12 @@ def _cut(window: bytes, depth: int) -> _Cut:
         return _Cut(end, 0, int(depths[:end].max(initial=depth)))
     commas = np.flatnonzero(marks == _COMMA)
     deepest = int(depths.max(initial=depth))
-    return _Cut(int(commas[-1]), int(depths[commas[-1]]), deepest) if commas.size else _Cut(0, depth, deepest)
+    if commas.size:
+        return _Cut(int(commas[-1]), int(depths[commas[-1]]), deepest)
+    value = outside.rstrip(_SPACE)
+    if len(value) < len(window) and value.strip(b"[" + _SPACE):
+        return _Cut(len(value), int(depths[len(value) - 1]), deepest)
+    return _Cut(0, int(depths[-1]), deepest)
 
 
 def _without_texts(window: bytes) -> bytes:

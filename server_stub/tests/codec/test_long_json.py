@@ -91,6 +91,28 @@ def test_a_long_text_comes_in_one_piece(text: str, monkeypatch: pytest.MonkeyPat
             assert _same(read_long(json.dumps(document, ensure_ascii=ascii_only).encode(), _FRAME), document)
 
 
+def test_blanks_between_values_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are longer than a window: such an array was refused as not valid."""
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    documents, chosen = _Documents(), random.Random(2)
+
+    def spaced(value: Any) -> str:
+        text = f"[{','.join(map(spaced, value))}]" if isinstance(value, list) else json.dumps(value)
+        before, behind = (" \n" * chosen.choice([0, 1, 70]) for _ in range(2))
+        return before + text + behind
+
+    for _ in range(in_full(2000, otherwise=300)):
+        value = documents.array()
+        text = b'{"a":%b}' % spaced(value).encode()
+        assert _same(read_long(text, _FRAME), {"a": value}), text
+        broken = documents.broken(text)
+        try:
+            read: Any = read_long(broken, _FRAME)
+        except (InternalError, InvalidArgumentError):
+            continue
+        assert _same(read, loads(broken)), broken
+
+
 def test_an_error_says_where_in_the_whole_document_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_json, "_WINDOW", 64)
     text = b'{"a": [' + b"1, " * 100 + b"x]}"
