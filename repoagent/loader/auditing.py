@@ -77,6 +77,10 @@ class LoadAudit:
         """The model is gone."""
         self._audit.record("unload", "unloaded", {"model": self._model}, self._leaving)
 
+    def builders_disagree(self, what: str) -> None:
+        """Builders that are trusted made different results of the same."""
+        self._audit.record("conversion", "disagreed", {"model": self._model, "error": what})
+
     def key_used(self, agent: str, shown: str) -> None:
         """An agent is about to be given the key behind a reference, of which ``shown`` may be shown.
 

@@ -21,6 +21,7 @@ from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
+from repoagent.loader.converting.shared import SharedConversions, Trust
 from repoagent.loader.downloads import Downloads
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.reread import Move, reread
@@ -70,6 +71,7 @@ class Services:
     timeout: float = TIMEOUT
     audit: Audit = NO_AUDIT
     attesting: Attesting | None = None
+    shared: SharedConversions = field(default_factory=SharedConversions)
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
 
@@ -149,6 +151,20 @@ class LoadContext:
     def converter_settings(self) -> ConverterSettings:
         """What the operator gives to converters."""
         return self.services.converter_settings
+
+    @property
+    def shared(self) -> SharedConversions:
+        """Conversions of others."""
+        return self.services.shared
+
+    @property
+    def trust(self) -> Trust:
+        """Whose conversions are taken for this model."""
+        return self.services.shared.trust(self.name)
+
+    def builders_disagree(self, what: str) -> None:
+        """Have it in the audit log that trusted builders made different results."""
+        self.audit.builders_disagree(what)
 
     @property
     def cache(self) -> CacheScope:

@@ -21,6 +21,7 @@ from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
+from repoagent.loader.converting.shared import SharedConversions
 from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
@@ -97,6 +98,7 @@ class Loader:
         timeout: Seconds that a server may be silent when an agent downloads something.
         audit: Gets every load and unload, and every use of a key.
         attesting: Makes the receipts of loads.
+        shared: Conversions of others.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Loader:
         timeout: float = TIMEOUT,
         audit: Audit = NO_AUDIT,
         attesting: Attesting | None = None,
+        shared: SharedConversions | None = None,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -133,6 +136,7 @@ class Loader:
             timeout=timeout,
             audit=audit,
             attesting=attesting,
+            shared=shared or SharedConversions(),
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )

@@ -10,7 +10,7 @@ from typing import Final
 
 from repoagent.api import UnavailableError, replace_file
 from repoagent.api.attesting import Attestation, AttestedLoad, AttestorOptions
-from repoagent_attest.envelope import read_private_key, sign, to_json
+from repoagent.api.envelopes import read_private_key, sign, to_json
 from repoagent_attest.statements import details_of, summary_of
 
 __all__ = ["DETAILS_SUFFIX", "SUMMARY_SUFFIX", "DsseAttestor"]

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, read_small_file
+from repoagent.api.envelopes import read_document, read_public_key
 from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
-from repoagent_attest.envelope import read_document, read_public_key
 from repoagent_attest.verification import differences, read_receipt
 
 __all__ = ["attest_group"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
-from repoagent_attest.envelope import PublicKey, read_document, verify
+from repoagent.api.envelopes import PublicKey, read_document, verify
 from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE, tree_digest
 from repoagent_attest.statements import TIME as _TIME
 

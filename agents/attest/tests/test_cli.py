@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_attest.cli import attest_group
-from repoagent_attest.envelope import sign
 
 from agents.attest.tests.conftest import Load, NewLoader
+from repoagent.api.envelopes import sign
 from repoagent.config import ModelConfig
 from repoagent.storage import open_source
 from tests.file_server import FileServer

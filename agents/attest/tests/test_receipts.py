@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from repoagent_attest.envelope import key_id, read_private_key, sign
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from securesystemslib.dsse import Envelope
@@ -22,6 +21,7 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer._key import SSlibKey
 
 from agents.attest.tests.conftest import Load, NewLoader
+from repoagent.api.envelopes import key_id, read_private_key, sign
 from repoagent.audit.log import AuditLog
 from repoagent.errors import AgentError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.loader.policy.rules import Policy, read_policy
@@ -239,7 +239,7 @@ def test_a_p256_key_in_der_fits_into_a_tpm() -> None:
 @pytest.mark.parametrize("secret", [b"a secret that is no key", b"-----BEGIN EC PRIVATE KEY-----\nc2VjcmV0\n"])
 def test_a_key_that_cannot_be_read_is_never_repeated(secret: bytes, new_loader: NewLoader, key_file: Path) -> None:
     key_file.write_bytes(secret)
-    with pytest.raises(InvalidArgumentError, match="the key of receipts cannot be read") as raised:
+    with pytest.raises(InvalidArgumentError, match="the signing key cannot be read") as raised:
         new_loader()
     assert "secret" not in str(raised.value)
     assert "c2Vj" not in str(raised.value)

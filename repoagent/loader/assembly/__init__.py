@@ -12,13 +12,14 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 from repoagent.loader.attesting import AttestSettings, open_attesting
 from repoagent.loader.converting.environments import ConverterSettings
+from repoagent.loader.converting.shared import Trust, open_shared
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.loader.policy.rules import Policy
+from repoagent.loader.policy.rules import NO_RULE, Mode, Policy
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.secrets.keys import resolve_key
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
@@ -62,6 +63,10 @@ class LoaderOptions:
     """Gets what is done to models: loads, unloads, decisions of the policy, uses of keys."""
     attest: AttestSettings | None = None
     """With it, every load that is judged leaves a signed receipt."""
+    conversion_cache: str | None = None
+    """An fsspec URL with conversions of others, for models whose rule of the policy names builders."""
+    conversion_sign_key: str | None = None
+    """A key reference: what is converted here is signed with it, and put there."""
 
 
 def open_loader(
@@ -92,6 +97,15 @@ def open_loader(
     if options.attest is not None:
         key = resolve_key(options.attest.key, keys)
         attesting = open_attesting(options.attest, key, plugins, registry, _rule_of(policy))
+    sign_key = options.conversion_sign_key
+    shared = open_shared(
+        options.conversion_cache,
+        resolve_key(sign_key, keys) if sign_key is not None else None,
+        _trust_of(policy),
+        filesystems=plugins.registry("filesystems"),
+        timeout=options.repository_timeout_seconds,
+        most=options.limits.download_bytes,
+    )
     loader = Loader(
         registry,
         workspaces,
@@ -109,9 +123,22 @@ def open_loader(
         timeout=options.repository_timeout_seconds,
         audit=options.audit,
         attesting=attesting,
+        shared=shared,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader
+
+
+def _trust_of(policy: Policy | None) -> Callable[[str], Trust]:
+    """Whose conversions are taken for a model: those that its rule names."""
+
+    def trust(model: str) -> Trust:
+        rule = NO_RULE if policy is None else policy.rule_for(model)
+        if rule.mode is Mode.OFF or rule.conversions == "build":
+            return Trust()
+        return Trust(rule.builders, rule.builders_needed, rule.conversions == "shared-only")
+
+    return trust
 
 
 def _rule_of(policy: Policy | None) -> Callable[[str], Mapping[str, Any]]:

@@ -34,12 +34,21 @@ from repoagent.limits import Limits
 from repoagent.loader.converting.build_process import build_in_child, took_too_long
 from repoagent.loader.converting.environments import ConverterSettings, planned, runs_code
 from repoagent.loader.converting.messages import BuildOrder
-from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
+from repoagent.loader.converting.provenance import (
+    definition_of,
+    read_product,
+    statement_name,
+    tools_of,
+    write_statement,
+)
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_foreign, refuse_special
+from repoagent.loader.converting.shared import BuildersDisagreeError, SharedConversions, Trust, Wanted
+from repoagent.storage.paths.trees import remove_tree
 
 logger = logging.getLogger("repoagent.loader")
 
+_ONLY_SHARED: Final = "the policy takes only conversions that its builders have signed"
 
 _LAYOUT: Final = 1
 """Another one when what lies in the cache beside a result changes, so that an older one is not read."""
@@ -85,6 +94,17 @@ class Place(Protocol):
 
     @property
     def converter_settings(self) -> ConverterSettings: ...
+
+    @property
+    def shared(self) -> SharedConversions:
+        """Conversions of others."""
+
+    @property
+    def trust(self) -> Trust:
+        """Whose conversions are taken for this model."""
+
+    def builders_disagree(self, what: str) -> None:
+        """Have it in the audit log."""
 
     @property
     def cache(self) -> Cache:
@@ -168,7 +188,7 @@ class LoadConversion:
             for path in sorted(target.rglob("*"))
             if not path.is_dir() and (name := path.relative_to(target).as_posix()) not in before
         )
-        built = how != "from the cache"
+        built = how.startswith("built")
         if built:
             how = f"built after {time.monotonic() - started:.1f} s{how.removeprefix('built')}"
         directory = self._source.label.partition("/")[0]
@@ -213,21 +233,23 @@ class LoadConversion:
     def _obtain(self, target: Path, digests: Mapping[str, str]) -> tuple[str, int]:
         """How the result came about, and how many bytes were written for it."""
         key = cache_key(self._pair, self._converter.version, self._plan, digests)
+        trust = self._load.trust
         refused: list[RepoAgentError] = []
-        built: list[int] = []
+        made: list[tuple[str, int]] = []
 
         def build(directory: Path) -> None:
             try:
-                self._build(directory, digests)
+                how = self._fetch_or_build(directory, digests, key, trust)
             except RepoAgentError as error:
                 refused.append(error)
                 raise
-            built[:] = [_size_of(directory)]
+            made[:] = [(how, _size_of(directory))]
 
         reason = self._not_kept()
         if reason is None:
             try:
-                cached = self._load.cache.get_or_build(key, build)
+                # What was built here, or by others, is nothing for a policy that trusts yet others.
+                cached = self._load.cache.get_or_build(f"{key}-{trust.name}" if trust.builders else key, build)
             except UnavailableError as error:
                 if refused:
                     raise  # by the converter itself, which would do so again
@@ -236,9 +258,11 @@ class LoadConversion:
             else:
                 self._product = read_product(cached, self._plan)
                 written = link_or_copy(cached, target)
-                if built and not written:
+                if made and not written:
                     self._load.vouch(target, self._made)
-                return ("built", built[0]) if built else ("from the cache", written)
+                return made[0] if made else ("from the cache", written)
+        if trust.only:
+            raise UnavailableError(f"{self._source.label}: {_ONLY_SHARED}, and {reason}")
         directory = self._load.new_directory("converted")
         try:
             self._build(directory, digests)
@@ -259,6 +283,37 @@ class LoadConversion:
         except UnsupportedError as error:
             return str(error)
         return None
+
+    def _fetch_or_build(self, directory: Path, digests: Mapping[str, str], key: str, trust: Trust) -> str:
+        """How the result came about that is in ``directory`` now, and may be kept."""
+        definition = definition_of(self._pair, self._plan, digests)
+        wanted = Wanted(key, self._plan.output, definition, tools_of(self._converter.version, self._plan))
+        if trust.builders and (builders := self._fetch(wanted, directory, trust)):
+            return f"from the shared cache, built by {', '.join(builders)}"
+        self._build(directory, digests)
+        try:
+            self._load.shared.publish(wanted, directory)
+        except RepoAgentError as error:
+            self._report(note=f"{self._source.label}: not in the shared cache: {error}")
+        return "built"
+
+    def _fetch(self, wanted: Wanted, directory: Path, trust: Trust) -> tuple[str, ...]:
+        """Who built what is in ``directory`` now; none if it is to be built here."""
+        try:
+            builders = self._load.shared.fetch(wanted, directory, trust, self._is_cancelled)
+            read_product(directory, self._plan)
+        except CancelledError:
+            raise
+        except (OSError, RepoAgentError) as error:
+            remove_tree(directory)
+            directory.mkdir(mode=0o700)
+            if isinstance(error, BuildersDisagreeError):
+                self._load.builders_disagree(f"{wanted.key}: {error}")
+            if trust.only:
+                raise UnavailableError(f"{self._source.label}: {_ONLY_SHARED}: {error}") from error
+            self._report(note=f"{self._source.label}: not from the shared cache: {error}")
+            return ()
+        return builders
 
     def _build(self, directory: Path, digests: Mapping[str, str]) -> None:
         if self._is_cancelled():

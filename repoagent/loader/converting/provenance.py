@@ -46,24 +46,16 @@ def write_statement(
     if plan.output not in files:
         made = ", ".join(files) or "nothing"
         raise InternalError(f"the converter from '{pair[0]}' to '{pair[1]}' made {made}, but not {plan.output}")
+    versions = {"repoagent-core": _own_version(), **tools_of(converter_version, plan)}
     subjects = _subjects(directory, files, plan, product, proceed)
     statement = {
         "_type": _STATEMENT,
         "subject": subjects,
         "predicateType": _PREDICATE,
         "predicate": {
-            "buildDefinition": {
-                "buildType": _BUILD_TYPE,
-                "externalParameters": {
-                    "from": pair[0],
-                    "to": pair[1],
-                    "settings": plan.settings,
-                    "target": plan.target,
-                },
-                "resolvedDependencies": _descriptors(digests),
-            },
+            "buildDefinition": definition_of(pair, plan, digests),
             "runDetails": {
-                "builder": {"id": _BUILDER, "version": _versions(converter_version, plan)},
+                "builder": {"id": _BUILDER, "version": versions},
                 "metadata": {"startedOn": _time(started), "finishedOn": _time(datetime.now(UTC))},
                 "byproducts": [{"name": "notes", "annotations": {"notes": list(product.notes)}}],
             },
@@ -108,8 +100,18 @@ def _descriptors(digests: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
 
 
-def _versions(converter_version: str, plan: ConversionPlan) -> dict[str, str]:
-    return {"repoagent-core": _own_version(), "converter": converter_version, **plan.tools}
+def definition_of(pair: tuple[str, str], plan: ConversionPlan, digests: Mapping[str, str]) -> dict[str, Any]:
+    """What was to be made of what, as a statement has it."""
+    return {
+        "buildType": _BUILD_TYPE,
+        "externalParameters": {"from": pair[0], "to": pair[1], "settings": plan.settings, "target": plan.target},
+        "resolvedDependencies": _descriptors(digests),
+    }
+
+
+def tools_of(converter_version: str, plan: ConversionPlan) -> dict[str, str]:
+    """The versions on which the result depends."""
+    return {"converter": converter_version, **plan.tools}
 
 
 def _own_version() -> str:

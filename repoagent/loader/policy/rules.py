@@ -72,6 +72,12 @@ class Rule:
     members: tuple[str, ...] | None = None
     """Patterns for the models that an ensemble may have as steps."""
     trust_roots: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    builders: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    """Public keys of those whose shared conversions are taken, by name."""
+    builders_needed: int = 1
+    """How many of them must have made the same result."""
+    conversions: str = "build"
+    """``build`` here, ``prefer-shared`` results, or ``shared-only``."""
     overrides: bool | None = None
     """Whether a load may bring a configuration of its own; None: unless demanded agents guard the model's files."""
 
@@ -110,8 +116,9 @@ class Policy:
 
 _RULE_KEYS: Final = frozenset(
     {"models", "mode", "before", "after", "agents", "backends", "platforms", "commands", "members", "trust_roots"}
-    | {"overrides"},
+    | {"overrides", "builders", "builders_needed", "conversions"},
 )
+_CONVERSIONS: Final = ("build", "prefer-shared", "shared-only")
 T = TypeVar("T")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -163,7 +170,20 @@ class _Reader:
             members=self._optional(table, "members", where, self._texts),
             overrides=self._flag(table, "overrides", where),
             trust_roots=self._trust_roots(table.get("trust_roots", {}), f"{where}: trust_roots"),
+            **self._shared(table, where),
         )
+
+    def _shared(self, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Whose conversions are taken, and whether any but those."""
+        builders = self._trust_roots(table.get("builders", {}), f"{where}: builders")
+        needed, mode = table.get("builders_needed", 1), table.get("conversions", _CONVERSIONS[bool(builders)])
+        if mode not in _CONVERSIONS:
+            raise self._error(where, f'"conversions" must be one of {", ".join(_CONVERSIONS)}, not {mode!r}')
+        if type(needed) is not int or not 1 <= needed <= max(1, len(builders)):
+            raise self._error(where, f'"builders_needed" must be a number from 1 to {max(1, len(builders))}')
+        if mode != _CONVERSIONS[0] and not builders:
+            raise self._error(where, f'conversions = "{mode}" needs "builders", the keys of those that make them')
+        return {"builders": builders, "builders_needed": needed, "conversions": mode}
 
     def _optional(
         self, table: Mapping[str, Any], key: str, where: str, read: Callable[[Any, str], tuple[T, ...]]

@@ -180,6 +180,8 @@ def _for_workers(options: ServeOptions) -> ServeOptions:
         cache_directory=None,
         audit=AuditOptions(),
         attest=AttestOptions(),
+        conversion_cache=None,
+        conversion_sign_key=None,
         ready_file=None,
         notes=(),
         warnings=(),

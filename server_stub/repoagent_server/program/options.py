@@ -189,6 +189,14 @@ class ServeOptions:
     log: LogOptions = field(default_factory=LogOptions)
     audit: AuditOptions = field(default_factory=AuditOptions)
     attest: AttestOptions = field(default_factory=AttestOptions)
+    conversion_cache: str | None = setting(
+        None, "fsspec URL where builders put conversions that a policy may take.", metavar="URL"
+    )
+    conversion_sign_key: str | None = setting(
+        None,
+        "Key reference (env:NAME, file:PATH): what is converted here is signed with this private key and put there.",
+        metavar="REF",
+    )
     request_log: Path | None = setting(
         None,
         "Write a line of JSON for each inference request to FILE, or to standard error for '-': client, model, "

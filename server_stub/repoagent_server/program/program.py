@@ -199,6 +199,8 @@ def core_options(
         limits=options.limits,
         audit=audit,
         attest=options.attest.settings,
+        conversion_cache=options.conversion_cache,
+        conversion_sign_key=options.conversion_sign_key,
     )
 
 

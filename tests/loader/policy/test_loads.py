@@ -195,3 +195,29 @@ def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, complaint:
 def test_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_policy(tmp_path / "policy.toml")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ('conversions = "shared-only"', 'needs "builders"'),
+        ('conversions = "shared"', "must be one of build, prefer-shared, shared-only"),
+        ('builders = { ci = "none.pem" }', "there is no file"),
+        ('builders = { ci = "ci.pem" }\nbuilders_needed = 2', "a number from 1 to 1"),
+        ('builders = { ci = "ci.pem" }\nbuilders_needed = true', "a number from 1 to 1"),
+    ],
+)
+def test_builders_that_could_never_be_trusted_are_refused(tmp_path: Path, keys: str, reason: str) -> None:
+    (tmp_path / "ci.pem").write_text("key")
+    (tmp_path / "policy.toml").write_text(f'[[rule]]\nmodels = ["*"]\n{keys}\n')
+    with pytest.raises(ConfigError, match=reason):
+        read_policy(tmp_path / "policy.toml")
+
+
+def test_builders_are_preferred_where_a_rule_names_them(tmp_path: Path) -> None:
+    (tmp_path / "ci.pem").write_text("key")
+    text = '[[rule]]\nmodels = ["a"]\nbuilders = { ci = "ci.pem" }\n[[rule]]\nmodels = ["*"]\n'
+    (tmp_path / "policy.toml").write_text(text)
+    policy = read_policy(tmp_path / "policy.toml")
+    assert (policy.rule_for("a").conversions, policy.rule_for("a").builders_needed) == ("prefer-shared", 1)
+    assert policy.rule_for("b").conversions == "build"

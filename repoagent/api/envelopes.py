@@ -14,7 +14,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from repoagent.api import InvalidArgumentError, read_json_object
+from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json_object
 
 __all__ = ["PAYLOAD_TYPE", "PrivateKey", "PublicKey", "key_id", "read_private_key", "read_public_key", "sign", "verify"]
 
@@ -41,12 +42,12 @@ def read_private_key(data: bytes) -> PrivateKey:
     try:
         key = load(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InvalidArgumentError(f"the key of receipts cannot be read: {_EXPECTED}, without a password") from None
+        raise InvalidArgumentError(f"the signing key cannot be read: {_EXPECTED}, without a password") from None
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in _HASHES:
         return key
-    raise InvalidArgumentError(f"the key of receipts is of another kind: {_EXPECTED}")
+    raise InvalidArgumentError(f"the signing key is of another kind: {_EXPECTED}")
 
 
 def read_public_key(data: bytes) -> PublicKey:
