@@ -175,8 +175,10 @@ def dynamic() -> Iterator[tuple[str, str]]:
             yield name, value
     begun = time.monotonic()
     collect = [sys.executable, "-m", "pytest", "-q", "--collect-only"]
-    collected = subprocess.run(collect, cwd=_TREE, capture_output=True, text=True, check=True).stdout
-    yield "collection of the tests", f"{time.monotonic() - begun:.0f} s, {collected.splitlines()[-1]}"
+    collected = subprocess.run(collect, cwd=_TREE, capture_output=True, text=True, check=False)
+    last = [line for line in collected.stdout.splitlines() if line.strip()][-1:] or collected.stderr.splitlines()[-1:]
+    status = f"FAILED with {collected.returncode}, " if collected.returncode else ""
+    yield "collection of the tests", f"{time.monotonic() - begun:.0f} s, {status}{''.join(last)}"
 
 
 if __name__ == "__main__":

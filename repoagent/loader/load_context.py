@@ -26,10 +26,10 @@ from repoagent.loader.downloads import Downloads
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope
+from repoagent.storage.cache.fetcher import Fetcher
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import KeyProvider
-from repoagent.storage.transfer.fetcher import Fetcher
 from repoagent.storage.transfer.snapshot import snapshot
 
 logger = logging.getLogger("repoagent.loader")

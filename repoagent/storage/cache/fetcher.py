@@ -1,29 +1,17 @@
 """Bringing a model, or a part of it, here: through the cache where its content is known, else into a workspace."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from repoagent.errors import NotFoundError
+from repoagent.storage.cache.cache import CacheScope
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.transfer.download_files import Cancelled, Progress
 from repoagent.storage.transfer.localize import check_unchanged, localize
-from repoagent.storage.transfer.streams import RemoteFile, remote_files
-
-
-class ResultCache(Protocol):
-    """The part of the cache that is needed here."""
-
-    def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
-        """See :class:`repoagent.storage.cache.cache.CacheScope`."""
-
-    def download(
-        self, files: Sequence[RemoteFile], target: Path, *, progress: Progress | None, cancelled: Cancelled | None
-    ) -> object:
-        """Likewise."""
+from repoagent.storage.transfer.streams import remote_files
 
 
 class Fetcher:
@@ -34,7 +22,7 @@ class Fetcher:
         source: ModelSource,
         *,
         directory: Callable[[int], Path],
-        cache: ResultCache | None = None,
+        cache: CacheScope | None = None,
         progress: Progress | None = None,
         cancelled: Cancelled | None = None,
     ) -> None:
@@ -86,7 +74,7 @@ class Fetcher:
         )
         return target
 
-    def _through(self, cache: ResultCache, subtree: str, entries: list[FileEntry], target: Path) -> None:
+    def _through(self, cache: CacheScope, subtree: str, entries: list[FileEntry], target: Path) -> None:
         """Bring files by way of the cache, which may have some of them from another model or an interrupted load."""
         files = list(remote_files(self._source.fs, self._location(subtree), entries))
         cache.download(files, target, progress=self._progress, cancelled=self._cancelled)

@@ -6,10 +6,10 @@ import pytest
 
 from repoagent.errors import NotFoundError
 from repoagent.storage.cache.cache import Cache
+from repoagent.storage.cache.fetcher import Fetcher
 from repoagent.storage.files.files import SourceFiles
 from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
-from repoagent.storage.transfer.fetcher import Fetcher
 
 Read = Callable[[Path], dict[str, bytes]]
 
