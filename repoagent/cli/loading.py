@@ -215,8 +215,15 @@ def filter_log(wanted: Callable[[logging.LogRecord], bool]) -> None:
     click.get_current_context().call_on_close(lambda: logger.removeFilter(wanted))
 
 
-def end_only_here() -> None:
-    """Until the command ends, no agent ends the process with status 0, which would start what waits for a model."""
+def take_charge() -> StopSignals:
+    """Until the command ends, this program decides how: signals to stop are noted, and no agent ends the process with
+    status 0, which would start what waits for a model.
+    """
+    # Where a standard stream is closed, no lock or file gets its number, by which a child would have it.
+    while (stream := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(stream, True)
+    os.close(stream)
+    quiet_tracebacks()
     process, leave = os.getpid(), os._exit
 
     def leave_with_an_error(status: int) -> NoReturn:
@@ -224,6 +231,7 @@ def end_only_here() -> None:
 
     os._exit = leave_with_an_error
     click.get_current_context().call_on_close(lambda: setattr(os, "_exit", leave))
+    return StopSignals()
 
 
 def show_report(report: "LoadReport | None", more: Iterable[str] = (), *, err: bool = False) -> None:

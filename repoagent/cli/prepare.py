@@ -11,13 +11,12 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
-    end_only_here,
     load_model,
     loader_flags,
     open_model,
     opened_audit,
-    quiet_tracebacks,
     show_report,
+    take_charge,
     take_loader_options,
 )
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
@@ -54,9 +53,7 @@ def prepare(pairs: tuple[str, ...], allow_disk: bool, allow_unchecked: bool, **v
     if len(pairs) % 2:
         raise click.UsageError("each MODEL needs a DIRECTORY: the number of arguments is odd")
     models, directories = pairs[::2], pairs[1::2]
-    quiet_tracebacks()
-    end_only_here()
-    stop = StopSignals()
+    stop = take_charge()
     try:
         chains = _prepare(models, [*map(Path, directories)], allow_disk, allow_unchecked, values, stop)
     except RepoAgentError as error:

@@ -1,7 +1,6 @@
 """``repoagent run MODEL -- COMMAND...``: run a model's agents, and give the result to another server for its life."""
 
 import math
-import os
 import signal
 import sys
 import threading
@@ -13,13 +12,12 @@ import click
 
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.loading import (
-    end_only_here,
     load_model,
     loader_flags,
     open_model,
     opened_audit,
-    quiet_tracebacks,
     show_report,
+    take_charge,
     take_loader_options,
 )
 from repoagent.cli.prepare import UNCHECKED
@@ -88,10 +86,7 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
             check_ready_url(values["ready_url"])
         except InvalidArgumentError as error:
             raise click.BadParameter(error.message, param_hint="--ready-url") from None
-    _open_standard_streams()
-    quiet_tracebacks()
-    end_only_here()
-    stop = StopSignals()
+    stop = take_charge()
     try:
         status = _run(model, command, values, stop)
     except CommandError as error:
@@ -107,8 +102,7 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
 
 def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopSignals) -> int:
     from repoagent.config import default_config, select_versions
-    from repoagent.handover.command import Command, fill_in, program_of
-    from repoagent.handover.stable_link import stable_link
+    from repoagent.handover.command import Command, fill_in, program_of, stable_link
     from repoagent.loader.assembly import LoaderOptions, open_loader
     from repoagent.loader.plugins import PluginManager
     from repoagent.sentinel import marked
@@ -152,13 +146,6 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
             requests.stop(running)
             status = _serve(chain, running, values)
     return _ASKED_TO_STOP if requests.reason else status
-
-
-def _open_standard_streams() -> None:
-    """Where one is closed, no lock or file gets its number, by which the command would have it."""
-    while (stream := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(stream, True)
-    os.close(stream)
 
 
 def _place(chain: "LoadedChain") -> tuple[Path, Path]:

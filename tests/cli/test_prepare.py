@@ -312,8 +312,22 @@ def test_there_is_one_copy_at_the_peak(on_small: OnSmall, folder: Path, tmp_path
     [
         ["prepare", "{folder}", "{full}"],
         ["prepare", "--allow-unchecked", "--agent-policy=/dev/null", "{folder}", "{full}"],
-        ["prepare", "--workspace-directory={full}", "{folder}", "{memory}/out"],
-        ["run", "--workspace-directory={full}", "{folder}", "--", "touch", "{tmp_path}/started"],
+        [
+            "prepare",
+            "--workspace-directory={full}",
+            "--agent-policy={tmp_path}/verify.toml",
+            "{folder}",
+            "{memory}/out",
+        ],
+        [
+            "run",
+            "--workspace-directory={full}",
+            "--agent-policy={tmp_path}/verify.toml",
+            "{folder}",
+            "--",
+            "touch",
+            "{tmp_path}/started",
+        ],
         ["run", "--confidential-directory={full}", "{folder}", "--", "touch", "{tmp_path}/started"],
     ],
     ids=["plaintext", "a copy", "its workspace", "workspace of run", "plaintext of run"],
@@ -321,6 +335,8 @@ def test_there_is_one_copy_at_the_peak(on_small: OnSmall, folder: Path, tmp_path
 def test_a_filesystem_that_is_full_refuses_the_model(
     on_small: OnSmall, folder: Path, memory: Path, tmp_path: Path, words: list[str], options: str
 ) -> None:
+    policy = (tmp_path / "policy.toml").read_text()
+    (tmp_path / "verify.toml").write_text(re.sub(', { agent = "decrypt".*', "]", policy))
     places = {"full": tmp_path / "mnt", "folder": folder, "memory": memory, "tmp_path": tmp_path}
     result = on_small(options, *(word.format(**places) for word in words))
     assert result.returncode == 1, result.stderr

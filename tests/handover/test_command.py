@@ -12,9 +12,7 @@ import pytest
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.handover import command
-from repoagent.handover import stable_link as links
-from repoagent.handover.command import check_ready_url, fill_in, wait_until_ready
-from repoagent.handover.stable_link import stable_link
+from repoagent.handover.command import check_ready_url, fill_in, stable_link, wait_until_ready
 
 VALUES = {"model": "/m/{version}", "version": None, "name": "-rf", "repository": "/m"}
 
@@ -94,7 +92,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def test_a_lock_of_another_process_does_not_hold_up_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_LOCK_SECONDS", 0)
+    monkeypatch.setattr(command, "_LOCK_SECONDS", 0)
     with (
         locked(tmp_path),
         pytest.raises(UnavailableError, match="has locked"),
