@@ -69,7 +69,7 @@ def _same(read: Any, written: Any) -> bool:
 def test_windows_change_no_value_and_let_nothing_through(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_json, "_WINDOW", window)
     documents = _Documents()
-    for _ in range(in_full(500, otherwise=150)):
+    for _ in range(in_full(500, otherwise=60)):
         document = documents.object()
         text = json.dumps(document, ensure_ascii=False).encode()
         assert _same(read_long(text, _FRAME), document)

@@ -20,6 +20,9 @@ from repoagent.server import Server
 from repoagent.serving.requests.request import Asked, InferResponse
 from tests.onnx_models import floats, make_model, save_model
 
+if TYPE_CHECKING:
+    from server_stub.tests.conftest import Objects
+
 _HEADERS = [(b"X-User", b"ada"), (b"Host", b"localhost")]
 
 
@@ -74,8 +77,6 @@ async def test_a_refusal_by_the_core_is_an_answer(core: Any) -> None:
 
 # ONNX Runtime writes outputs into the client's memory itself.
 
-if TYPE_CHECKING:
-    from server_stub.tests.conftest import Objects
 _WIDTH: Final = 1 << 15
 _CACHED: Final = "response_cache { enable: true }"
 

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
+from tests.extent import in_full
+
 from .conftest import Token, events, user
 
 PROMPT = "47+85:"
@@ -226,17 +228,17 @@ def test_models_that_stream_and_models_that_do_not_are_asked_alike(model: str, s
 
 
 @pytest.mark.slow
-def test_a_hundred_chats_at_once_are_those_one_by_one(client: OpenAI) -> None:
-    prompts = [f"{a}+{b}:" for a in range(30, 40) for b in range(60, 70)]
+def test_many_chats_at_once_are_those_one_by_one(client: OpenAI) -> None:
+    prompts = [f"{a}+{b}:" for a in range(30, in_full(40, otherwise=33)) for b in range(60, 70)]
 
     def streamed(prompt: str) -> str:
         pieces = client.chat.completions.create(messages=user(prompt), stream=True, **SURE)
         return "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
 
     alone = [streamed(prompt) for prompt in prompts]
-    with ThreadPoolExecutor(100) as pool:
+    with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(streamed, prompts)) == alone
-    assert len(set(alone)) > 50
+    assert len(set(alone)) > len(alone) // 2
 
 
 def test_fields_that_are_not_known_are_ignored(http: httpx.Client) -> None:

@@ -88,6 +88,15 @@ def test_flags_with_several_values(parse: Any) -> None:
         (["--model-control-mode=explicit", "--grpc-address=[::]"], "--grpc-restricted-protocol=model-repository"),
         (["--http-port=70000"], "70000 is not in the range"),
         (["--nosuch"], "No such option"),
+        (["--audit-required"], "need --audit-log"),
+        (["--audit-rotate-bytes=1000"], "need --audit-log"),
+        (["--audit-key=env:X"], "need --audit-log"),
+        (["--processes=2", "--model-control-mode=explicit", "--model-load-on-demand=true"], "not with --processes"),
+        (
+            ["--processes=2", "--model-control-mode=explicit", "--model-namespacing=true"],
+            "not with --processes above 1",
+        ),
+        (["--processes=2", "--model-control-mode=explicit", "--grpc-address=unix:x"], "not with --processes above 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_change(parse: Any, flags: list[str], message: str) -> None:

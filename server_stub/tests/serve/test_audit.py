@@ -21,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from repoagent.audit.verification import verify
 from repoagent.cli.audit import audit
+from tests.extent import in_full
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 NEG: Final = [1.0, -2.0, 3.0, -4.0]
@@ -243,7 +244,8 @@ def test_a_kill_at_any_moment_leaves_a_log_that_can_be_verified(
     for name in names:
         world.model(name)
     chance = random.Random(7)
-    for _ in range(3):
+    kills = in_full(3, otherwise=1)
+    for _ in range(kills):
         server = serve("--audit-sync=false")
         rounds = [in_background(partial(_busy, server, name)) for name in names]
         wanted = len(log.read_bytes()) + chance.randrange(500, 20_000)
@@ -254,7 +256,7 @@ def test_a_kill_at_any_moment_leaves_a_log_that_can_be_verified(
             one()
         assert not verify([log]).torn  # one write per line: a kill tears it only on a full disk
     assert serve().stop() == 0
-    assert results(log, "server").count("started") == 4
+    assert results(log, "server").count("started") == kills + 1
     verify([log])
 
 
@@ -323,13 +325,6 @@ def test_a_hangup_without_a_log_stops_the_server_as_sigterm_does(world: Any) -> 
     assert server.load("plain").status_code == 200
     assert server.stop(signal.SIGHUP) == 0
     assert "successfully unloaded 'plain'" in server.log
-
-
-@pytest.mark.parametrize("flag", ["--audit-required", "--audit-rotate-bytes=1000", "--audit-key=env:X"])
-def test_flags_without_a_log_are_refused(world: Any, flag: str) -> None:
-    server = world.start(flag)
-    assert server.ended() == 2
-    assert "need --audit-log" in server.log
 
 
 def test_a_log_that_cannot_be_written_keeps_a_server_that_needs_it_from_starting(world: Any, log: Path) -> None:

@@ -192,8 +192,6 @@ def test_a_workspace_that_is_removed_under_the_server_is_made_again_and_the_metr
 
 # Agents that raise at every call there is: who hears what, what the client reads, and what is left.
 
-if TYPE_CHECKING:
-    from server_stub.tests.serve.conftest import World
 REFUSED: Final = {
     "initialize": (
         ["a model_initialize", "a LOAD", "a LOAD_FAIL", "a model_finalize"],

@@ -358,13 +358,3 @@ def test_a_stop_under_load_loses_no_request(world: "World") -> None:
         assert {ask(client, "plain") for client in clients} == {200}
         assert server.stop() == 0
     assert "All models are unloaded" in server.log
-
-
-@pytest.mark.parametrize(
-    "flag",
-    ["--model-load-on-demand=true", "--model-namespacing=true", "--grpc-address=unix:x"],
-)
-def test_what_one_process_alone_would_know_is_refused(world: "World", flag: str) -> None:
-    server = world.start("--processes=2", "--model-control-mode=explicit", flag)
-    assert server.ended() == 2
-    assert "not with --processes above 1" in server.log

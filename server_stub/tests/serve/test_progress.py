@@ -18,6 +18,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2
 
+if TYPE_CHECKING:
+    from .conftest import Server, World
+
 PATIENCE: Final = 120
 _AGENT: Final = """\
 import logging, socket
@@ -196,8 +199,6 @@ def test_without_the_flag_a_request_loads_nothing(world: Any, sizes: list[int]) 
 
 # One version of a model is loaded and unloaded in a running server, while requests go to another one.
 
-if TYPE_CHECKING:
-    from .conftest import Server, World
 InBackground = Callable[[Callable[[], Any]], Callable[[], Any]]
 _TENSOR = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
 

@@ -16,6 +16,9 @@ from tritonclient.utils import InferenceServerException
 
 from . import conftest
 
+if TYPE_CHECKING:
+    from .conftest import World
+
 SECRET: Final = "s3cret"
 HTTP_KEY: Final = {"admin-key": SECRET}
 GRPC_KEY: Final = {"triton-grpc-protocol-admin-key": SECRET}
@@ -191,10 +194,6 @@ def test_what_is_not_here_is_refused_before_anything_is_loaded(world: Any) -> No
 
 # The program ``tritonserver``, and the endpoints for hosting platforms, as processes.
 
-if TYPE_CHECKING:
-    import pytest
-
-    from .conftest import World
 #: The stock arguments of KServe's runtime for Triton, but for its ports, which a test must not take.
 KSERVE: Final = ("--grpc-port=0", "--http-port=0", "--allow-grpc=true", "--allow-http=true")
 LOOPBACK: Final = {"REPOAGENT_SERVE_HTTP_ADDRESS": "127.0.0.1", "REPOAGENT_SERVE_GRPC_ADDRESS": "127.0.0.1"}
