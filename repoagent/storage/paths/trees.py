@@ -139,9 +139,11 @@ def make_read_only(path: Path) -> None:
 
 def _bottom_up(path: Path, failures: list[OSError]) -> Iterator[tuple[str, str, int]]:
     _make_removable(path)
+    device = path.stat().st_dev
     for directory, names, files, fd in os.fwalk(path, topdown=False, onerror=failures.append):
-        for name in (*files, *names):
-            yield directory, name, fd
+        if os.fstat(fd).st_dev == device:  # what a command has mounted in the tree is not ours to wipe
+            for name in (*files, *names):
+                yield directory, name, fd
 
 
 def _make_removable(path: Path) -> None:

@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,3 +114,16 @@ def test_a_tree_deeper_than_a_walk_can_go_is_removed(tmp_path: Path, levels: int
     os.close(here)
     remove_tree(top)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_program_has_mounted_in_a_tree_stays_as_it_is(tmp_path: Path, write_tree: Write) -> None:
+    """A command that had a model has mounted it, such as the data of a user: it was emptied."""
+    root = write_tree(tmp_path / "m", {"a": b"x", "mounted/.keep": b"", "z/y": b"x"})
+    code = f"from repoagent.storage.paths.trees import *; remove_tree(Path({str(root)!r}), wipe=True)"
+    script = f'mount -t tmpfs none {root}/mounted && echo x > {root}/mounted/x && "$@"; cat {root}/mounted/x; ls {root}'
+    words = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-c", code]
+    if subprocess.run([*words[:2], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here (unshare -m)")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["x", "mounted"]
+    assert f"could not remove {root}" in done.stderr
