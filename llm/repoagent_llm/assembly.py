@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from repoagent_llm.draft_target import check_vocabularies, speculation_of
+from repoagent_llm.engine.block_store import BlockStore
 from repoagent_llm.engine.blocks import BlockBudget, Budget, PageBudget
 from repoagent_llm.engine.debug_tensors import DebugTensors, graph_tensors
 from repoagent_llm.engine.drafting import Drafting, DraftModel
@@ -17,7 +18,7 @@ from repoagent_llm.engine.inbox import Inbox
 from repoagent_llm.engine.intake import Intake
 from repoagent_llm.engine.iteration_stats import StatsKeeper
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
-from repoagent_llm.engine.prefix_pool import PrefixPool
+from repoagent_llm.engine.prefix_pool import Disk, PrefixPool
 from repoagent_llm.engine.processors import PostProcessors
 from repoagent_llm.engine.request_checks import Capacity
 from repoagent_llm.engine.response_board import ResponseBoard
@@ -182,6 +183,7 @@ def check_managed_weights(weights: Mapping[str, Any]) -> None:
             raise CheckError("Unsupported numpy dtype.")
 
 
+_BLOCK_FOLDER_BYTES = 1 << 30
 # Of a runner whose cache consists of pages.
 _MOST_SEQUENCES = 1024
 # Tokens of one iteration in which running requests wait for their next token.
@@ -272,9 +274,25 @@ def _prefix_pool(pages: int, config: ExecutorConfig, sink: KvEventSink, paged: P
     if paged is None:
         return PrefixPool(pages, time.monotonic, partial=partial, events=sink)
     partial = partial and paged.divisible
-    pool = PrefixPool(pages, time.monotonic, partial=partial, events=sink, drop=paged.drop_kv)
+    disk = _disk(paged, config)
+    pool = PrefixPool(pages, time.monotonic, partial=partial, events=sink, drop=paged.drop_kv, disk=disk)
     paged.pool.reclaim = pool.reclaim
     return pool
+
+
+def _disk(paged: PagedRunner, config: ExecutorConfig) -> Disk | None:
+    """Blocks in files, if ``config.block_folder`` was set; ``config.block_folder_bytes`` of them."""
+    folder = getattr(config, "block_folder", None)
+    if folder is None:
+        return None
+    size = getattr(config, "block_folder_bytes", None) or _BLOCK_FOLDER_BYTES
+    if type(size) is not int or size < 0:
+        raise CheckError(f"ExecutorConfig.block_folder_bytes must be an integer >= 0, not {size!r}")
+    try:
+        store = BlockStore(Path(folder), paged.identity, paged.block_bytes, size)
+    except OSError as error:
+        raise CheckError(f"ExecutorConfig.block_folder: {error}") from error
+    return Disk(paged, store)
 
 
 def _seat(info: RunnerInfo, config: ExecutorConfig) -> Seat | None:

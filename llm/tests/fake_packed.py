@@ -82,6 +82,17 @@ class FakePacked:
         """See PackedModel."""
         self._pool[target, start:stop] = self._pool[source, start:stop]
 
+    identity = "fake"
+    block_bytes = 8 * BLOCK
+
+    def read_block(self, block: int) -> bytes:
+        """See PackedModel."""
+        return bytes(self._pool[block].tobytes())
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """See PackedModel."""
+        self._pool[block] = np.frombuffer(data, self._pool.dtype)
+
     def clear_block(self, block: int) -> None:
         """See PackedModel."""
         self._pool[block] = NOTHING

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +184,36 @@ def test_a_model_of_windows_runs_long_texts_in_a_small_pool(policy: CapacitySche
         for number in range(6)
     ]
     assert _texts(_ask(executor, requests)) == _alone(requests, 40)
+
+
+def test_blocks_come_back_from_files_after_a_restart(start: Start, tmp_path: Path) -> None:
+    computed: list[int] = []
+
+    def watch(step: PackedStep) -> None:
+        computed.append(len(step.tokens))
+
+    config = ExecutorConfig()
+    config.block_folder = tmp_path
+    prompt = [token % 90 for token in range(300)]
+    requests = [Request([*prompt, number], 5, output_config=_output()) for number in range(3)]
+    expected = _alone(requests)
+    for number, most in enumerate((301, 301 - 9 * 32)):
+        executor, _ = start(40, config, before_run=watch)
+        del computed[:]
+        assert _texts(_ask(executor, requests[:1])) == expected[:1]
+        assert computed[0] == most
+        if number:
+            vars(requests[1])["return_cached_tokens"] = True
+            (result,) = _ask(executor, requests[1:2])
+            assert vars(result)["cached_tokens"] == 300
+        executor.shutdown()
+        assert len(list(tmp_path.glob("*/*.kv"))) == 9
+    # In a pool that is full of other texts they come back in the place of these.
+    executor, _ = start(12, config, before_run=watch)
+    _ask(executor, [Request([7, *range(90)] * 3, 5)])
+    del computed[:]
+    assert _texts(_ask(executor, requests[2:])) == expected[2:]
+    assert computed[0] < 100
+    del computed[:]
+    _ask(executor, [Request(prompt, 5, cache_salt_id=4)])  # those of a salt are not kept
+    assert computed[0] == 300

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 _SHARE: Final = "models-at-once"
+_FOLDER: Final = "kv-cache-directory"
+_FOLDER_BYTES: Final = "kv-cache-directory-bytes"
 _PACKAGES: Final = ("tokenizers", "onnx")
 
 
@@ -36,14 +38,16 @@ class LlmBackend:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """``settings``: ``models-at-once``, how many models have a share of the cores; without it they take turns.
 
+        ``kv-cache-directory``: where retained blocks are kept in files, ``kv-cache-directory-bytes`` for each model.
+
         Raises:
-            InvalidArgumentError: it is not a whole number above 0.
+            InvalidArgumentError: one that must be is not a whole number above 0.
         """
-        warn_of_unknown(self.name, settings or {}, (_SHARE,))
-        text = (settings or {}).get(_SHARE)
-        if text is not None and not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 9):
-            raise InvalidArgumentError(f"--backend-config=llm,{_SHARE} must be a whole number above 0, not '{text}'")
-        self._models_at_once = None if text is None else int(text)
+        settings = settings or {}
+        warn_of_unknown(self.name, settings, (_SHARE, _FOLDER, _FOLDER_BYTES))
+        self._models_at_once = _number(settings, _SHARE)
+        self._block_folder = settings.get(_FOLDER) or None
+        self._block_folder_bytes = _number(settings, _FOLDER_BYTES)
         self.limits = DEFAULT_LIMITS
 
     def gpus(self) -> Sequence[int]:
@@ -94,6 +98,7 @@ class LlmBackend:
                         self.limits,
                         self._models_at_once,
                         fleeting=files.fleeting,
+                        blocks=(self._block_folder, self._block_folder_bytes),
                         run_options=ending,
                     ),
                     lambda: setattr(ending, "terminate", True),
@@ -102,3 +107,10 @@ class LlmBackend:
                 undo.callback(model.close)
             undo.pop_all()
         return model
+
+
+def _number(settings: Mapping[str, str], name: str) -> int | None:
+    text = settings.get(name)
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 18 and int(text) > 0):
+        raise InvalidArgumentError(f"--backend-config=llm,{name} must be a whole number above 0, not '{text}'")
+    return None if text is None else int(text)

@@ -59,11 +59,12 @@ class LlmModel(BackendModel):
         *,
         fleeting: bool = False,
         run_options: Any = None,
+        blocks: tuple[str | None, int | None] = (None, None),
     ) -> None:
         """Load what lies in ``folder``.
 
-        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights. ``run_options``: see
-        RunnerOptions.
+        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights; nothing of its texts is
+        kept on a disk. ``run_options``: see RunnerOptions. ``blocks``: a folder for retained blocks, and its bytes.
 
         Raises:
             RepoAgentError: the configuration or a file makes no sense.
@@ -97,6 +98,9 @@ class LlmModel(BackendModel):
             run_options=run_options,
             limits=limits,
         )
+        if blocks[0] is not None and not fleeting:
+            vars(settings)["block_folder"] = blocks[0]
+            vars(settings)["block_folder_bytes"] = blocks[1]
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)

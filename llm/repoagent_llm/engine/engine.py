@@ -111,6 +111,7 @@ class Engine:
         finally:  # whatever ends this thread, nothing may wait for it without end
             self._leave()
             self._board.stop()
+            self._cache.finish()
             self._runner.close()
             self._drafting.close()
 

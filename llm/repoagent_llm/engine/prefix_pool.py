@@ -15,8 +15,10 @@ from typing import Final, NewType
 
 import numpy as np
 
+from repoagent_llm.engine.block_store import BlockStore
 from repoagent_llm.engine.kv_event_buffer import KvEventSink
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import KvBlob
 from repoagent_llm.types.cache_config import DEFAULT_PRIORITY, KVCacheStoredBlockData, UniqueToken
 
@@ -137,8 +139,45 @@ class Match:
     tokens: int
 
 
+class Disk:
+    """Retained blocks of a paged runner in files. Only those that depend on nothing but their tokens."""
+
+    def __init__(self, runner: PagedRunner, store: BlockStore) -> None:
+        self._runner = runner
+        self._store = store
+
+    def keep(self, page: Page, key: PrefixKey) -> None:
+        """Write a new page."""
+        plain = [token for token in page.tokens if isinstance(token, int)]
+        if len(plain) == BLOCK_TOKENS and key == PrefixKey() and not self._store.has(page.hash):
+            self._store.keep(page.hash, plain, self._runner.read_block(page.blob))
+
+    def load(self, name: BlockHash, tokens: tuple[Marked, ...], key: PrefixKey) -> bytes | None:
+        """The content of a page, if there is a file of it."""
+        plain = [token for token in tokens if isinstance(token, int)]
+        if len(plain) < BLOCK_TOKENS or key != PrefixKey():
+            return None
+        return self._store.load(name, plain)
+
+    @property
+    def full(self) -> bool:
+        """Whether a page must go before one can come back."""
+        return self._runner.pool.free == 0
+
+    def restore(self, data: bytes) -> KvBlob:
+        """A blob with that content."""
+        return self._runner.restore(data)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._store.close()
+
+
 class PrefixPool:
-    """Pages by hash. ``pages`` 0 turns the pool off. ``drop``: called with the blob of a page that is given up."""
+    """Pages by hash. ``pages`` 0 turns the pool off. ``drop``: called with the blob of a page that is given up.
+
+    ``disk``: where pages are written, too, and come back from.
+    """
 
     def __init__(
         self,
@@ -148,12 +187,14 @@ class PrefixPool:
         partial: bool = True,
         events: KvEventSink,
         drop: Callable[[KvBlob], None] | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self._capacity = pages
         self._clock = clock
         self._partial = partial
         self._events = events
         self._drop = drop
+        self._disk = disk
         self._pages: dict[BlockHash, Page] = {}
         self._first: dict[BlockHash, list[Page]] = {}
         self._leaves = LeafOrder(self._pages, clock)
@@ -169,6 +210,8 @@ class PrefixPool:
         while start < limit:
             wanted = tuple(tokens[start : min(start + BLOCK_TOKENS, limit)])
             page, common = self._best_child(parent, wanted)
+            if common < BLOCK_TOKENS and (restored := self._restored(parent, wanted, key)) is not None:
+                page, common = restored, BLOCK_TOKENS
             if page is None or common == 0 or (common < BLOCK_TOKENS and not self._partial):
                 break
             self._use(page)
@@ -177,6 +220,28 @@ class PrefixPool:
                 break
             start, parent = start + common, page.hash
         return found
+
+    def _restored(self, parent: BlockHash, wanted: tuple[Marked, ...], key: PrefixKey) -> Page | None:
+        """A page that comes back from its file. ``parent`` stays, and so does all that leads to it."""
+        if self._disk is None or len(wanted) < BLOCK_TOKENS:
+            return None
+        name = _chain(parent, wanted)
+        data = self._disk.load(name, wanted, key)
+        if data is None:
+            return None
+        while self._disk.full:
+            victim = self._leaves.first(parent)
+            if victim is None:
+                return None
+            self._remove(victim)
+        self._add(name, parent, wanted, key, partial(self._disk.restore, data), Retention())
+        self._events.flush()
+        return self._pages.get(name)
+
+    def close(self) -> None:
+        """Write what waits for a disk."""
+        if self._disk is not None:
+            self._disk.close()
 
     def _best_child(self, parent: BlockHash, wanted: tuple[Marked, ...]) -> tuple[Page | None, int]:
         full = self._pages.get(_chain(parent, wanted))
@@ -270,6 +335,8 @@ class PrefixPool:
         else:
             self._first.setdefault(parent, []).append(page)
         self._leaves.put(page)
+        if self._disk is not None:
+            self._disk.keep(page, key)
         unique = [UniqueToken(*token) if isinstance(token, tuple) else UniqueToken(token) for token in tokens]
         block = KVCacheStoredBlockData(name, unique, key.lora_id, 0, retention.priority)
         self._events.stored(parent if parent in self._pages else None, block)

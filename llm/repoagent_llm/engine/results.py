@@ -108,7 +108,8 @@ class ResultMaker:
                     sequence.alternatives[start:] for sequence, start in zip(sequences, starts, strict=True)
                 ]
                 vars(result)["top_log_probs"] = alternatives
-        vars(result)["cached_tokens"] = task.blocks.tokens
+        if getattr(request, "return_cached_tokens", False):
+            vars(result)["cached_tokens"] = task.blocks.tokens
         if task.prompt_alternatives is not None:
             vars(result)["prompt_log_probs"] = list(task.prompt_log_probs)
         if wanted.return_context_logits and task.context_logits:

@@ -119,6 +119,11 @@ class SequenceCache:
         except Exception:  # whatever a runner raises; the text is right all the same
             logger.warning("the KV blocks of request %d are not retained", task.id, exc_info=True)
 
+    def finish(self) -> None:
+        """The executor ends: write what waits for a disk."""
+        if self._pool is not None:
+            self._pool.close()
+
     def close(self, task: Task) -> None:
         """Free all sequences of a task."""
         for sequence in task.group.sequences:

@@ -68,6 +68,20 @@ class PackedModel(Protocol):
     def copy_block(self, source: int, target: int, start: int, stop: int) -> None:
         """Copy tokens [start, stop) of a block; all of it where blocks are not divisible."""
 
+    @property
+    def identity(self) -> str:
+        """What a block's content depends on beside its tokens: weights, precision, what computes."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, of all layers."""
+
+    def read_block(self, block: int) -> bytes:
+        """What all layers hold in a block."""
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put back what :meth:`read_block` gave."""
+
     def clear_block(self, block: int) -> None:
         """Make all values of a block finite. What lies behind a sequence's end is read, and multiplied by zero."""
 
@@ -203,6 +217,30 @@ class PagedRunner:
     def drop_kv(self, blob: HeldBlocks) -> None:
         """Give an exported piece back."""
         self.pool.release(blob.blocks)
+
+    @property
+    def identity(self) -> str:
+        """See PackedModel."""
+        return self._model.identity
+
+    @property
+    def block_bytes(self) -> int:
+        """See PackedModel."""
+        return self._model.block_bytes
+
+    def read_block(self, blob: HeldBlocks) -> bytes:
+        """The content of a piece that is one block."""
+        return self._model.read_block(blob.blocks[0])
+
+    def restore(self, data: bytes) -> HeldBlocks:
+        """A piece of one block with that content; raises ``EngineError`` where there is no room for it."""
+        blocks = self._take(1)
+        try:
+            self._model.write_block(blocks[0], data)
+            self.pool.retain(blocks)
+        finally:
+            self.pool.drop(blocks)
+        return HeldBlocks(tuple(blocks), 0, BLOCK_TOKENS)
 
     def import_kv(self, seq: Seq, blob: HeldBlocks, tokens: int) -> None:
         """See ModelRunner. Whole blocks are shared, what begins within a block is copied."""

@@ -38,6 +38,8 @@ def test_a_missing_file_is_named(core: ServingCore, write_llm: WriteModel, name:
 def test_a_share_of_the_cores_is_a_number(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="models-at-once must be a whole number above 0"):
         LlmBackend({"models-at-once": text})
+    with pytest.raises(InvalidArgumentError, match="kv-cache-directory-bytes must be a whole number above 0"):
+        LlmBackend({"kv-cache-directory-bytes": text})
     LlmBackend({"models-at-once": "3"})
 
 

@@ -1,5 +1,6 @@
 """OpenVinoModel: a decoder folder for paged attention, compiled for the CPU, with its pool of blocks."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ class OpenVinoModel:
             if isinstance(error, RepoAgentError):
                 raise
             raise DecoderError(f"the graph cannot be built: {error}", source=spec.place) from error
+        self._identity = json.dumps([TRIED, str(layout), kind, narrow, options.exact, spec.layers, length])
         self._extras = options.extra_outputs
         self._run_options = options.run_options
         self._ended = False
@@ -168,6 +170,29 @@ class OpenVinoModel:
         chosen = slice(start, stop) if self.divisible else slice(None)
         for array in self._pool:
             array[target, :, chosen] = array[source, :, chosen]
+
+    @property
+    def identity(self) -> str:
+        """See PackedModel."""
+        return self._identity
+
+    @property
+    def block_bytes(self) -> int:
+        """See PackedModel."""
+        return sum(array[0].nbytes for array in self._pool)
+
+    def read_block(self, block: int) -> bytes:
+        """See PackedModel."""
+        return b"".join(array[block].tobytes() for array in self._pool)
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """See PackedModel."""
+        start = 0
+        for array in self._pool:
+            size = array[block].nbytes
+            piece = np.frombuffer(data, array.dtype, size // array.itemsize, start)
+            array[block] = piece.reshape(array[block].shape)
+            start += size
 
     def clear_block(self, block: int) -> None:
         """See PackedModel."""

@@ -219,3 +219,25 @@ def test_the_executor_finds_the_runner_by_the_folder_and_sizes_its_pool(
         ids = executor.enqueue_requests([Request(prompt, 9)])
         ((response,),) = executor.await_responses(ids)
     assert response.result.output_token_ids == [[*prompt, *reference("qwen3").greedy(prompt, 9)]]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "u8"])
+def test_blocks_that_were_written_down_give_the_same_logits_bit_for_bit(kind: str, open_runner: Open) -> None:
+    runner, other = (open_runner("qwen3", Form.PAGED, cache_type=kind, max_seq_len=96) for _ in range(2))
+    seq, copy = runner.open(), other.open()
+    assert seq is not None
+    assert copy is not None
+    _feed(runner, TEXT[:40], np.roll(TEXT, 7)[:24], seq=seq)
+    assert runner.identity == other.identity != open_runner("llama", Form.PAGED, cache_type=kind).identity
+    for start in (0, 32):
+        piece = runner.export_kv(seq, start, start + 32)
+        content = runner.read_block(piece)
+        assert len(content) == runner.block_bytes
+        back = other.restore(content)
+        other.import_kv(copy, back, 32)
+        other.drop_kv(back)
+        runner.drop_kv(piece)
+    np.testing.assert_array_equal(_feed(other, TEXT[50:], seq=copy), _feed(runner, TEXT[50:], seq=seq))
+    for one, held in ((runner, seq), (other, copy)):
+        one.free(held)
+        assert one.pool.free == one.pool.total

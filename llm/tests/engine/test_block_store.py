@@ -1,0 +1,98 @@
+"""Blocks in files: what is written comes back, and nothing else does."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from repoagent_llm.engine.block_store import BlockStore
+
+TOKENS = list(range(32))
+BLOCK = bytes(range(100))
+
+
+def _written(folder: Path, *numbers: int, most: int = 1 << 20, identity: str = "model") -> list[Path]:
+    store = BlockStore(folder, identity, len(BLOCK), most)
+    for number in numbers:
+        store.keep(number, TOKENS, BLOCK)
+    store.close()
+    return sorted(folder.glob("*/*"))
+
+
+def _load(folder: Path, number: int, tokens: list[int] = TOKENS, identity: str = "model") -> bytes | None:
+    store = BlockStore(folder, identity, len(BLOCK), 1 << 20)
+    try:
+        return store.load(number, tokens)
+    finally:
+        store.close()
+
+
+def test_what_was_written_comes_back_after_a_restart(tmp_path: Path) -> None:
+    (file,) = _written(tmp_path, 7)
+    assert file.name == "0000000000000007.kv"
+    assert file.stat().st_mode & 0o77 == file.parent.stat().st_mode & 0o77 == 0
+    assert _load(tmp_path, 7) == BLOCK
+    assert _load(tmp_path, 8) is None
+    assert _load(tmp_path, 7, identity="another model") is None
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, 80])
+def test_a_changed_file_is_removed_and_not_used(place: int, tmp_path: Path) -> None:
+    (file,) = _written(tmp_path, 7)
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+    assert _load(tmp_path, 7) is None
+    assert not file.exists()
+
+
+def test_a_file_of_other_tokens_or_another_name_is_not_used(tmp_path: Path) -> None:
+    (file,) = _written(tmp_path, 7)
+    assert _load(tmp_path, 7, [*TOKENS[:-1], 99]) is None
+    (file,) = _written(tmp_path, 7)
+    file.rename(file.with_name("0000000000000008.kv"))
+    assert _load(tmp_path, 8) is None
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (file,) = _written(tmp_path / "store", 7)
+    file.rename(tmp_path / "elsewhere")
+    store = BlockStore(tmp_path / "store", "model", len(BLOCK), 1 << 20)
+    store._known["0000000000000007.kv"] = None
+    file.symlink_to(tmp_path / "elsewhere")
+    assert store.load(7, TOKENS) is None
+    store.close()
+
+
+def test_the_one_unused_longest_goes_first(tmp_path: Path) -> None:
+    most = 3 * (32 + len(BLOCK))
+    for age, file in enumerate(_written(tmp_path, 1, 2, 3, most=most)):
+        os.utime(file, (1000 + age, 1000 + age))
+    assert _load(tmp_path, 1) == BLOCK
+    files = _written(tmp_path, 4, most=most)
+    assert [file.name[15] for file in files] == ["1", "3", "4"]
+    assert len(_written(tmp_path, most=most // 3)) == 1
+    assert not _written(tmp_path, 5, most=0)
+
+
+def test_what_was_not_finished_is_removed(tmp_path: Path) -> None:
+    (file,) = _written(tmp_path, 7)
+    old, new, cut = (file.with_name(name) for name in (".a", ".b", "0000000000000009.kv"))
+    for path in (old, new, cut):
+        path.write_bytes(b"1")
+    for path in (old, cut):
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    assert _written(tmp_path) == [new, file]
+
+
+def test_a_disk_that_fails_costs_speed_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = BlockStore(tmp_path, "model", len(BLOCK), 1 << 20)
+    (folder,) = tmp_path.iterdir()
+    folder.rmdir()
+    folder.write_text("no folder")
+    for number in range(3):
+        store.keep(number, TOKENS, BLOCK)
+    store.close()
+    assert len(store) == 0
+    assert store.load(1, TOKENS) is None
+    assert caplog.text.count("cannot be kept in files") == 1
