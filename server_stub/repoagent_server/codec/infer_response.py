@@ -22,6 +22,7 @@ from repoagent_server.codec.json_text import (
     fragment,
     list_pieces,
 )
+from repoagent_server.handlers.requested_outputs import as_bytes
 
 _NO_PARTS: Final[tuple[Buffer, ...]] = ()
 _FEW: Final = 3
@@ -118,8 +119,4 @@ def _flat_values(info: TypeInfo, array: Array) -> Array | list[bytes]:
 def _elements(array: Array) -> Iterator[bytes]:
     flat = array.ravel()
     for start in range(0, flat.size, LONG_ARRAY):
-        yield from map(_as_bytes, flat[start : start + LONG_ARRAY].tolist())
-
-
-def _as_bytes(element: bytes | str) -> bytes:
-    return element.encode() if isinstance(element, str) else element
+        yield from map(as_bytes, flat[start : start + LONG_ARRAY].tolist())

@@ -16,6 +16,7 @@ from repoagent_server.codec.binary import Buffer, pack_bytes
 from repoagent_server.codec.datatypes import BY_TYPE
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import code_of
+from repoagent_server.handlers.requested_outputs import as_bytes
 from repoagent_server.shared.client_text import client_text
 
 _RAW: Final = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -162,12 +163,8 @@ def infer_message(response: InferResponse, stored: Container[str] = ()) -> pb.Mo
 
 def _raw(data_type: DataType, array: Array) -> bytes:
     if data_type is DataType.BYTES:
-        return pack_bytes(_as_bytes(element) for element in array.ravel())
+        return pack_bytes(as_bytes(element) for element in array.ravel())
     return np.ascontiguousarray(array).tobytes()
-
-
-def _as_bytes(element: bytes | str) -> bytes:
-    return element.encode() if isinstance(element, str) else element
 
 
 def set_parameter(target: pb.InferParameter, value: ParameterValue) -> None:

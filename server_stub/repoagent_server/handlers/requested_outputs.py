@@ -24,7 +24,7 @@ def store(name: str, tensor: Tensor, span: Span) -> None:
         InvalidArgumentError: the client has made the region smaller meanwhile.
     """
     if tensor.data_type is DataType.BYTES:
-        elements = [_as_bytes(element) for element in tensor.array.ravel().tolist()]
+        elements = [as_bytes(element) for element in tensor.array.ravel().tolist()]
         _check_room(name, span, sum(map(len, elements)) + _LENGTH.size * len(elements))
         _write_elements(elements, span.view())
         return
@@ -60,7 +60,8 @@ def _write_elements(elements: list[bytes], target: memoryview) -> None:
         position += len(element)
 
 
-def _as_bytes(element: bytes | str) -> bytes:
+def as_bytes(element: bytes | str) -> bytes:
+    """An element of a tensor of BYTES; models may give text."""
     return element.encode() if isinstance(element, str) else element
 
 
