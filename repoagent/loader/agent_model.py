@@ -16,7 +16,7 @@ from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.loader.auditing import shown_reference
-from repoagent.loader.converting.conversion import LoadConversion
+from repoagent.loader.conversion import LoadConversion
 from repoagent.loader.downloads import check_same, is_offline, with_digests
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import POLICY, PlannedAgent

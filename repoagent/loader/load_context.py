@@ -21,7 +21,7 @@ from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
-from repoagent.loader.converting.shared import SharedConversions, Trust
+from repoagent.loader.converting.shared import SharedConversions
 from repoagent.loader.downloads import Downloads
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.reread import Move, reread
@@ -141,30 +141,6 @@ class LoadContext:
         """Whether the load was given up. Never true after :meth:`settle`: what follows a load has to be done."""
         ask = self._cancelled  # a thread of an agent may look while the load settles
         return ask is not None and ask()
-
-    @property
-    def limits(self) -> Limits:
-        """What one load may take."""
-        return self.services.limits
-
-    @property
-    def converter_settings(self) -> ConverterSettings:
-        """What the operator gives to converters."""
-        return self.services.converter_settings
-
-    @property
-    def shared(self) -> SharedConversions:
-        """Conversions of others."""
-        return self.services.shared
-
-    @property
-    def trust(self) -> Trust:
-        """Whose conversions are taken for this model."""
-        return self.services.shared.trust(self.name)
-
-    def builders_disagree(self, what: str) -> None:
-        """Have it in the audit log that trusted builders made different results."""
-        self.audit.builders_disagree(what)
 
     @property
     def cache(self) -> CacheScope:

@@ -12,7 +12,7 @@ import pytest
 from repoagent.api import Conversion, ConversionJob, ConversionPlan, ConversionSource, Converter, Product
 from repoagent.config import read_text
 from repoagent.loader.chain import LoadedChain
-from repoagent.loader.converting.conversion import LoadConversion
+from repoagent.loader.conversion import LoadConversion
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.testing import STORAGE_POINTS, AgentContract, AgentHarness, FaultInjection, ModelRepo, Outcome, plugin
 from repoagent.testing.contract.subject import Subject

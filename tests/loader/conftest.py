@@ -20,6 +20,9 @@ from repoagent.loader.plugins import PluginManager
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
+from tests.loader.converting.conftest import converting, marks
+
+__all__ = ["converting", "marks"]
 
 InstallPackage = Callable[..., Path]
 Behaviour = Callable[[AgentModel, Action], None]

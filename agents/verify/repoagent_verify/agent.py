@@ -148,10 +148,6 @@ def _verified(
     return [(name, _verify(model, root / name, options, trust, isolated=isolated)) for name in directories]
 
 
-def _nothing() -> None:
-    """Ranges may be read."""
-
-
 def _refuse_ranges() -> None:
     raise _RangesError
 
@@ -205,7 +201,7 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust, *, is
             cancelled=lambda: model.cancelled,
             progress=lambda done, total: model.progress(done, total),
             whole=partial(_digests, model, root),
-            before_ranges=_nothing if isolated else _refuse_ranges,
+            before_ranges=None if isolated else _refuse_ranges,
         )
     except VerificationError as error:
         model.report(evidence=evidence(part, None))

@@ -57,7 +57,7 @@ def verify(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
     whole: WholeFiles | None = None,
-    before_ranges: Callable[[], object] = lambda: None,
+    before_ranges: Callable[[], object] | None = None,
 ) -> Verified:
     """Verify the model below ``root``. ``whole`` computes the digests of files, if no range was signed.
 
@@ -73,7 +73,7 @@ def verify(
     how = manifest.serialization
     files = list_files(root, coverage.ignored(manifest), allow_symlinks=how.allow_symlinks)
     unsigned = _compare_names(files, manifest, coverage)
-    if not all(each.whole for each in manifest.resources):
+    if before_ranges is not None and not all(each.whole for each in manifest.resources):
         before_ranges()
     digests = digests_of(root, manifest.resources, how, cancelled=cancelled, progress=progress, whole=whole)
     _compare_digests(manifest.resources, digests)

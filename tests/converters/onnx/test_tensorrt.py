@@ -15,7 +15,7 @@ from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.probe import Findings, Gpu
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.loader.converting.conversion import cache_key
+from repoagent.loader.conversion import cache_key
 from repoagent.loader.converting.registry import option_values
 
 Save = Callable[..., Path]

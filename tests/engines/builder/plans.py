@@ -14,8 +14,8 @@ from repoagent.beneath.digests import digest_files
 from repoagent.config import read_text
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import installed, not_installed
+from repoagent.loader.conversion import cache_key
 from repoagent.loader.converting.build_process import build_in_child
-from repoagent.loader.converting.conversion import cache_key
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.registry import option_values
 from repoagent.storage import Cache

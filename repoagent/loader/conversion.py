@@ -18,9 +18,7 @@ from repoagent.api.converters import (
     Product,
     Progressing,
 )
-from repoagent.api.model import Cache
 from repoagent.beneath import status_beneath
-from repoagent.beneath.kept_digests import KeptDigests
 from repoagent.config import ModelConfig
 from repoagent.errors import (
     CancelledError,
@@ -30,9 +28,8 @@ from repoagent.errors import (
     UnsupportedError,
     error_of,
 )
-from repoagent.limits import Limits
 from repoagent.loader.converting.build_process import build_in_child, took_too_long
-from repoagent.loader.converting.environments import ConverterSettings, planned, runs_code
+from repoagent.loader.converting.environments import planned, runs_code
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.provenance import (
     definition_of,
@@ -43,7 +40,8 @@ from repoagent.loader.converting.provenance import (
 )
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_foreign, refuse_special
-from repoagent.loader.converting.shared import BuildersDisagreeError, SharedConversions, Trust, Wanted
+from repoagent.loader.converting.shared import BuildersDisagreeError, Trust, Wanted
+from repoagent.loader.load_context import LoadContext
 from repoagent.storage.paths.trees import remove_tree
 
 logger = logging.getLogger("repoagent.loader")
@@ -79,57 +77,6 @@ def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPla
     return f"convert-{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-class Place(Protocol):
-    """What a conversion uses of its load."""
-
-    @property
-    def cancelled(self) -> bool: ...
-
-    @property
-    def confidential(self) -> bool:
-        """Whether plaintext of this load stays in memory."""
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def converter_settings(self) -> ConverterSettings: ...
-
-    @property
-    def shared(self) -> SharedConversions:
-        """Conversions of others."""
-
-    @property
-    def trust(self) -> Trust:
-        """Whose conversions are taken for this model."""
-
-    def builders_disagree(self, what: str) -> None:
-        """Have it in the audit log."""
-
-    @property
-    def cache(self) -> Cache:
-        """Where results are kept.
-
-        Raises:
-            UnsupportedError: nothing of this load may be kept, or there is no cache.
-        """
-
-    @property
-    def digests(self) -> KeptDigests:
-        """The digests that are known of files in private directories."""
-
-    def holds(self, path: Path) -> bool:
-        """Whether no one but this program changes what is at ``path``."""
-
-    def vouch(self, root: Path, digests: Mapping[str, str]) -> None:
-        """Keep SHA-256 of files that were made beneath ``root``."""
-
-    def new_directory(self, label: str) -> Path:
-        """An empty private directory."""
-
-    def remove_directory(self, path: Path) -> None: ...
-
-
 class Reporter(Protocol):
     """Adds to the load report; see :meth:`repoagent.api.AgentModel.report`."""
 
@@ -147,7 +94,7 @@ class LoadConversion:
 
     def __init__(
         self,
-        load: Place,
+        load: LoadContext,
         converters: Converters,
         pair: tuple[str, str],
         source: ConversionSource,
@@ -216,7 +163,7 @@ class LoadConversion:
         return {name: digests["sha256"] for name, digests in found.items()}, read
 
     def _made_plan(self, options: Mapping[str, str]) -> ConversionPlan:
-        plan = planned(self._converter, self._pair, self._source, options, self._load.converter_settings)
+        plan = planned(self._converter, self._pair, self._source, options, self._load.services.converter_settings)
         if not isinstance(plan, ConversionPlan):
             raise InternalError(f"{self._label}: 'plan' returned a {type(plan).__name__}, not a ConversionPlan")
         return plan
@@ -233,7 +180,7 @@ class LoadConversion:
     def _obtain(self, target: Path, digests: Mapping[str, str]) -> tuple[str, int]:
         """How the result came about, and how many bytes were written for it."""
         key = cache_key(self._pair, self._converter.version, self._plan, digests)
-        trust = self._load.trust
+        trust = self._load.services.shared.trust(self._load.name)
         refused: list[RepoAgentError] = []
         made: list[tuple[str, int]] = []
 
@@ -292,7 +239,7 @@ class LoadConversion:
             return f"from the shared cache, built by {', '.join(builders)}"
         self._build(directory, digests)
         try:
-            self._load.shared.publish(wanted, directory)
+            self._load.services.shared.publish(wanted, directory)
         except RepoAgentError as error:
             self._report(note=f"{self._source.label}: not in the shared cache: {error}")
         return "built"
@@ -300,7 +247,7 @@ class LoadConversion:
     def _fetch(self, wanted: Wanted, directory: Path, trust: Trust) -> tuple[str, ...]:
         """Who built what is in ``directory`` now; none if it is to be built here."""
         try:
-            builders = self._load.shared.fetch(wanted, directory, trust, self._is_cancelled)
+            builders = self._load.services.shared.fetch(wanted, directory, trust, self._is_cancelled)
             read_product(directory, self._plan)
         except CancelledError:
             raise
@@ -308,7 +255,7 @@ class LoadConversion:
             remove_tree(directory)
             directory.mkdir(mode=0o700)
             if isinstance(error, BuildersDisagreeError):
-                self._load.builders_disagree(f"{wanted.key}: {error}")
+                self._load.audit.builders_disagree(f"{wanted.key}: {error}")
             if trust.only:
                 raise UnavailableError(f"{self._source.label}: {_ONLY_SHARED}: {error}") from error
             self._report(note=f"{self._source.label}: not from the shared cache: {error}")
@@ -323,7 +270,7 @@ class LoadConversion:
         def proceed() -> None:
             if self._is_cancelled():
                 raise CancelledError("the conversion was given up: the load was cancelled")
-            seconds = self._load.limits.build_seconds
+            seconds = self._load.services.limits.build_seconds
             if self._converter.in_child and 0 < seconds < time.monotonic() - begun:
                 raise took_too_long(self._label, seconds)
 
@@ -353,8 +300,8 @@ class LoadConversion:
             str(directory),
             dict(self._plan.settings),
             self._load.confidential,
-            self._load.converter_settings.environment(self._pair[0]),
-            self._load.limits.build_bytes if runs_code(self._converter) else 0,
+            self._load.services.converter_settings.environment(self._pair[0]),
+            self._load.services.limits.build_bytes if runs_code(self._converter) else 0,
         )
         scratch = self._load.new_directory("building")
         try:
@@ -364,7 +311,7 @@ class LoadConversion:
                 self._label,
                 progress=self._progress,
                 cancelled=self._is_cancelled,
-                seconds=self._load.limits.build_seconds,
+                seconds=self._load.services.limits.build_seconds,
             )
         finally:
             self._load.remove_directory(scratch)

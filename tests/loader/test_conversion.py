@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.api import Agent, AgentModel, ConversionPlan, ConversionSource
-from repoagent.loader.converting.conversion import cache_key
+from repoagent.loader.conversion import cache_key
 from tests.loader.converting import samples
 from tests.loader.converting.conftest import Converting
 
