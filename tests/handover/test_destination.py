@@ -1,8 +1,10 @@
 """The directory that another server reads, and those who put something else in its way."""
 
 import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -88,6 +90,27 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path / "out", 1001, 1001)
     with pytest.raises(InvalidArgumentError, match="belongs to user 1001"), Destination(tmp_path / "out"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("mode", [0o777, 0o2777])
+def test_a_volume_of_kubernetes_will_do(model: Path, mode: int) -> None:
+    """It belongs to root, every user may write to it, and the container has another user."""
+    with TemporaryDirectory(dir="/dev/shm") as place:
+        os.chmod(place, 0o755)
+        volume, plain = Path(place, "volume"), shutil.copytree(model, Path(place, "plain"))
+        for path in plain.rglob("*"):
+            os.chown(path, 1001, 1001)
+        volume.mkdir()
+        volume.chmod(mode)
+        os.seteuid(1001)
+        try:
+            with Destination(volume) as destination:
+                destination.stage(chain_at(plain))
+                destination.publish()
+        finally:
+            os.seteuid(0)
+        assert (volume / "1" / "program").stat().st_uid == 1001
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
