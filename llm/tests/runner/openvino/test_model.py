@@ -9,7 +9,18 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
+from repoagent_llm import (
+    CapacitySchedulerPolicy,
+    Executor,
+    ExecutorConfig,
+    KvCacheConfig,
+    ModelType,
+    OutputConfig,
+    Request,
+    RunnerOptions,
+    SamplingConfig,
+    SchedulerConfig,
+)
 from repoagent_llm.builder import Form, Precision, build
 from repoagent_llm.builder.products import dequantize, quantize, quantize_outputs
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
@@ -241,3 +252,28 @@ def test_blocks_that_were_written_down_give_the_same_logits_bit_for_bit(kind: st
     for one, held in ((runner, seq), (other, copy)):
         one.free(held)
         assert one.pool.free == one.pool.total
+
+
+@pytest.mark.slow
+def test_many_texts_in_a_small_pool_pause_and_go_on_as_if_they_were_alone(
+    open_runner: Open, reference: Callable[[str], Reference]
+) -> None:
+    runner = open_runner("qwen3", Form.PAGED, cache_tokens=640, max_sequences=128, max_seq_len=128)
+    policy = SchedulerConfig(CapacitySchedulerPolicy.MAX_UTILIZATION)
+    prompts = [np.roll(TEXT, number)[: 5 + 3 * (number % 15)].tolist() for number in range(48)]
+    output = OutputConfig(exclude_input_from_output=True)
+    forks = SamplingConfig(top_k=4, num_return_sequences=15)
+    with Executor.from_runner(runner, ExecutorConfig(scheduler_config=policy, enable_chunked_context=True)) as executor:
+        ids = executor.enqueue_requests([Request(prompt, 40, output_config=output) for prompt in prompts])
+        found = [responses[0].result.output_token_ids for responses in executor.await_responses(ids)]
+        stats = [item.inflight_batching_stats for item in executor.get_latest_iteration_stats()]
+        number = executor.enqueue_request(Request(TEXT.tolist(), 3, sampling_config=forks, output_config=output))
+        texts: list[Any] = []
+        while len(texts) < 15:
+            texts += [response.result.output_token_ids[0] for response in executor.await_responses(number)]
+    assert sum(item.num_paused_requests for item in stats if item is not None) > 10
+    for place in (0, 1, 17, 46):
+        assert found[place] == [reference("qwen3").greedy(prompts[place], 40)]
+    assert all(len(text) == 3 for text in texts)
+    assert len({tuple(text) for text in texts}) > 5
+    assert runner.pool.busy == 0

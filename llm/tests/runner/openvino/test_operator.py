@@ -49,16 +49,19 @@ def test_an_operator_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_the_operator_computes_what_numpy_computes() -> None:
     need_openvino()
     operator.check_openvino()
-    found, expected = operator._try_operator()
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    for trial in ((), (20, None), (0, np.zeros(2, np.float32)), (20, np.array([0.5, -1], np.float32))):
+        found, expected = operator._try_operator(*trial)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    for other in ((), (21, None), (0, np.ones(2, np.float32))):  # each of them matters
+        assert np.abs(operator._try_operator(*other)[1] - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize(
     ("tried", "message"),
     [
-        (lambda: (np.zeros(3), np.ones(3)), "differs by 1"),
-        (lambda: (np.full(3, np.nan), np.ones(3)), "differs by nan"),
-        (lambda: 1 // 0, "cannot run its operator here: integer division"),
+        (lambda *_: (np.zeros(3), np.ones(3)), "differs by 1"),
+        (lambda *_: (np.full(3, np.nan), np.ones(3)), "differs by nan"),
+        (lambda *_: 1 // 0, "cannot run its operator here: integer division"),
     ],
 )
 def test_a_machine_on_which_it_is_wrong_is_refused(tried: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
