@@ -242,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         self._current = None
         if transport is None or transport.is_closing():
             return
-        close = not exchange.keep_alive or self._service.stopping
+        close = not exchange.keep_alive or self._service.stopping or self._service.parting
         request = exchange.request
         length = response.length
         if length >= JOIN_BELOW and not self._unread.resize(self._unread.size + length):
@@ -301,7 +301,7 @@ class HttpConnection(asyncio.Protocol):
 
     def begin(self, exchange: "_Exchange", head: Response) -> None:
         """Write the head of a response that comes in pieces."""
-        if self._service.stopping:
+        if self._service.stopping or self._service.parting:
             exchange.keep_alive = False
         self._streams = True
         self.flush()

@@ -98,6 +98,12 @@ class HttpFrontend:
         if self._running is not None:
             asyncio.run_coroutine_threadsafe(self._running.refuse(), self._running.loop).result()
 
+    def part(self, timeout: float) -> None:
+        """Leave the port to another process that has the same socket: accept nothing more, have each connection end
+        with its next answer, and return once all have ended, at the latest after ``timeout`` seconds."""
+        if self._running is not None:
+            asyncio.run_coroutine_threadsafe(self._running.part(timeout), self._running.loop).result()
+
     def drain(self, timeout: float) -> bool:
         """Refuse what is new and wait until every request has been answered; False if ``timeout`` seconds are up."""
         running = self._running
@@ -169,6 +175,12 @@ class _Running:
         await self.server.stop_listening()
         # What is being read on its thread was let in: it reaches the core before the next turn of the loop.
         await self.loop.run_in_executor(self._pools.long, _nothing)
+
+    async def part(self, timeout: float) -> None:
+        self.server.shared = False  # What would be left to other servers is on the socket that stays.
+        await self.server.stop_listening()
+        self._service.parting = True
+        await self._connections.gone(timeout)
 
     async def idle(self, timeout: float) -> bool:
         return await self._connections.in_flight.idle(timeout)

@@ -38,6 +38,8 @@ class HttpService:
         self._loop = loop
         self._pools = pools
         self.stopping = False
+        self.parting = False
+        """Set from any thread: a connection ends with its next answer, and its client opens another one elsewhere."""
         """Set from any thread: from now on inference, load and unload requests are refused."""
         self.origins: Origins | None = None
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
@@ -25,6 +26,8 @@ _REFUSAL_SECONDS: Final = 3.0
 _LAST_SECONDS: Final = 5.0
 _PASSED_SECONDS: Final = 5.0
 """How long requests may be on their way from one worker to another."""
+_LEAVING: Final = -1
+"""The number of the worker that is being replaced: its place behind the others, of which there is one."""
 _TICK_SECONDS: Final = 0.05
 _SLOWEST_RESTART_SECONDS: Final = 30.0
 
@@ -92,7 +95,10 @@ class Fleet:
         self._replay = replay
         self.lock = threading.RLock()
         """Held where nothing may change: which workers there are, and what they have in common."""
-        self._workers = [WorkerProcess(index, program, listeners) for index in range(count)]
+        self._make_worker = partial(WorkerProcess, program=program, listeners=listeners)
+        self._count = count
+        self._workers = [self._make_worker(index) for index in range(count)]
+        """By their numbers; behind them the one that is being replaced, if any."""
         self._handed: dict[int, Handed] = {}
         self._shown: dict[str, dict[int, int]] = {}
         """By model: the numbers of its versions that serve."""
@@ -101,7 +107,7 @@ class Fleet:
         self._closing = False
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return self._count
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +118,10 @@ class Fleet:
             RepoAgentError: one of them cannot start.
         """
         with self.lock:
-            started = [self._launch(worker) for worker in self._workers]
+            started = []
+            for worker in self._workers:
+                started.append(self._launch(worker))
+                self._meet(worker)
         for worker, one in zip(self._workers, started, strict=True):
             try:
                 one.result(_START_SECONDS)
@@ -156,11 +165,13 @@ class Fleet:
 
     def _launch(self, worker: WorkerProcess) -> "Future[Any]":
         answers = self._make_answers(self, worker.index)
-        started = worker.launch(self._options, answers, lambda why: self._ended(worker, why))
+        return worker.launch(self._options, answers, lambda why: self._ended(worker, why))
+
+    def _meet(self, worker: WorkerProcess) -> None:
+        """Give ``worker`` a way to each other one."""
         for other in self._workers:
             if other is not worker and other.calls is not None:
                 worker.link(other)
-        return started
 
     def link(self, one: int, other: int) -> None:
         """Give two workers another way to each other: what they had is broken."""
@@ -176,7 +187,10 @@ class Fleet:
         how = worker.wait()
         with self.lock:
             worker.calls, worker.serves = None, False
-            if self._closing:
+            if worker.index == _LEAVING:
+                self._workers.remove(worker)
+            worker.ended.set()
+            if self._closing or worker not in self._workers:
                 return
             pause = worker.pause()
         again = f" in {pause:g} seconds" if pause else ""
@@ -202,20 +216,75 @@ class Fleet:
         assert calls is not None
         try:
             started.result(_START_SECONDS)
+            with self.lock:
+                self._meet(worker)
             lost = [one for one in handed if not self._handed_again(worker, calls, one)]
             for one in lost:  # Before it answers: a client must not find a model here and not there.
                 self._on_missing(one, "")
             with self.lock:
-                self._replay(calls)
-                for model, shown in self._shown.items():
-                    calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
-                if self._open:
-                    calls.call("open", timeout=_STEP_SECONDS)
-                worker.serves = worker.calls is calls
+                self._complete(worker, calls)
             logger.info("worker %d serves again", worker.index)
         except Exception as error:  # Whatever it is: a worker that does not answer must not keep its socket.
             logger.error("worker %d cannot be started: %s", worker.index, error or type(error).__name__)
             calls.close()  # Its end starts another one.
+
+    def _complete(self, worker: WorkerProcess, calls: Calls) -> None:
+        """Have a worker that has built everything serve it. Holds the lock."""
+        self._replay(calls)
+        for model, shown in self._shown.items():
+            calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
+        if self._open:
+            calls.call("open", timeout=_STEP_SECONDS)
+        worker.serves = worker.calls is calls
+
+    def replace(self, seconds: float) -> None:
+        """Put another process in the place of each worker, one after the other: the new one serves before the old one
+        accepts no more connections, and the old one ends when its clients have gone, at the latest after ``seconds``.
+
+        Where a new one cannot be had, the old ones stay.
+        """
+        for index in range(self._count):
+            if not self._replaced(self._workers[index], seconds):
+                return
+        logger.info("all worker processes have been replaced")
+
+    def _replaced(self, old: WorkerProcess, seconds: float) -> bool:
+        fresh = self._make_worker(old.index)
+        try:
+            with self.lock:
+                if self._closing:
+                    return False
+                started, handed = self._launch(fresh), list(self._handed.values())
+                calls = fresh.calls
+            assert calls is not None
+            started.result(_START_SECONDS)
+            for one in handed:
+                self._hand(fresh, calls, one)
+            with self.lock:
+                for one in self._handed.values():  # What has been loaded meanwhile.
+                    if one not in handed:
+                        self._hand(fresh, calls, one)
+                if self._closing:
+                    raise UnavailableError("the server is stopping")
+                leaving = old.calls
+                self._workers[old.index] = fresh
+                if leaving is not None:
+                    self._workers.append(old)
+                    old.index = _LEAVING
+                self._meet(fresh)
+                self._complete(fresh, calls)
+        except Exception as error:  # Whatever it is, the old one serves on.
+            logger.error("worker %d is not replaced: %s", fresh.index, error or type(error).__name__)
+            fresh.kill()
+            return False
+        logger.info("worker %d has been replaced", fresh.index)
+        if leaving is not None:
+            try:
+                leaving.call("leave", seconds, timeout=3 * seconds + _LAST_SECONDS)
+            except RepoAgentError:
+                old.kill()
+            old.ended.wait(2 * _LAST_SECONDS)
+        return True
 
     def _handed_again(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> bool:
         """Have a new worker build what the others have, or pass its requests on; False if it cannot: files may have
@@ -227,10 +296,7 @@ class Fleet:
         if handed.number not in self._handed:
             return True
         try:
-            if handed.home in (None, worker.index):
-                calls.call("build", *handed.order)
-            elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
-                calls.call("pass_on", *handed.passed, timeout=_STEP_SECONDS)
+            self._hand(worker, calls, handed)
         except Ended:
             handed.deaths += 1
             if handed.deaths >= self._deadliest:
@@ -242,13 +308,20 @@ class Fleet:
             handed.missing = True
             return False
         handed.deaths = 0
+        return True
+
+    def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
+        """Have a new worker build a version, or pass its requests on."""
+        if handed.home in (None, worker.index):
+            calls.call("build", *handed.order)
+        elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
+            calls.call("pass_on", *handed.passed, timeout=_STEP_SECONDS)
         with self.lock:
             shown = self._shown.get(handed.model, {})
             if handed.number not in self._handed:  # The others have let go of it while this one built it.
                 calls.call("close", handed.number)
             elif shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
                 calls.call("show", handed.model, _entries(shown), timeout=_STEP_SECONDS)
-        return True
 
     def _forget(self, handed: Handed) -> None:
         with self.lock:
@@ -278,19 +351,20 @@ class Fleet:
             self._next += 1
             handed = Handed(self._next, model, version, config, root, fleeting, home=home)
             chosen = self._workers if home is None else [self._workers[home]]
-            members = [worker.calls for worker in chosen if worker.calls is not None]
+            members = [(worker, worker.calls) for worker in chosen if worker.calls is not None]
             if not members:
                 raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
             self._handed[handed.number] = handed
-            builds = [calls.begin("build", *handed.order) for calls in members]
+            builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
         watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=_STEP_SECONDS))
         answers: list[Any] = []
         failure: RepoAgentError | None = None
-        for build in builds:
+        for worker, build in builds:
             try:
                 answers.append(watch.result(build))
             except Ended as error:
-                failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
+                if worker.index != _LEAVING:
+                    failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
             except RepoAgentError as error:
                 failure = failure or error
         if watch.cancelled:
@@ -298,7 +372,7 @@ class Fleet:
         if failure is not None:
             self.close_version(handed)
             raise failure
-        first = answers[0]
+        first = answers[0] if answers else None
         if not isinstance(first, dict):
             raise InternalError(f"a worker process returned no description of model '{model}'")
         return handed, first
@@ -328,14 +402,17 @@ class Fleet:
         """
         with self.lock:
             handed.complete = complete
-            others = [one.calls for one in self._workers if one.calls is not None and one.index != home]
-            asked = [calls.begin("pass_on", *handed.passed) for calls in others]
-        try:
-            for one in asked:
+            others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != home]
+            asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
+        for worker, one in asked:
+            try:
                 one.result(_STEP_SECONDS)
-        except (RepoAgentError, FutureTimeoutError) as error:
-            self.close_version(handed)
-            raise UnavailableError(f"a worker cannot pass on requests for model '{handed.model}': {error}") from error
+            except (RepoAgentError, FutureTimeoutError) as error:
+                if worker.index == _LEAVING:
+                    continue
+                self.close_version(handed)
+                text = f"a worker cannot pass on requests for model '{handed.model}': {error}"
+                raise UnavailableError(text) from error
 
     def homes(self) -> dict[tuple[str, int], int]:
         """The home of each version that is served and has one."""

@@ -4,6 +4,7 @@ import base64
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -283,6 +284,12 @@ class Models:
             return True
         found[1].retire()
         return found[1].drain(timeout)
+
+    def drain_homed(self, timeout: float) -> None:
+        """Wait until what other workers have passed on has been answered: they pass on nothing more."""
+        end = time.monotonic() + timeout
+        for number in list(self._homed):
+            self.drain(number, max(0.0, end - time.monotonic()))
 
     def close(self, number: int) -> None:
         """Let go of it."""

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -40,6 +41,8 @@ class WorkerProcess:
         self.index = index
         self.calls: Calls | None = None
         """None while there is no process."""
+        self.ended = threading.Event()
+        """Set when a process has ended."""
         self.serves = False
         """Whether it has what the others have: until then it is not asked about that."""
         self._program = program

@@ -1,6 +1,7 @@
 """The process that keeps agents, keys, audit and the life cycle of every model, and opens no port to a client."""
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -57,6 +58,8 @@ class Keeper:
             replay=lambda calls: self._settings.replay(calls),
         )
         self._closed = threading.Event()
+        self._reload = os.eventfd(0, os.EFD_CLOEXEC)
+        self._leave_seconds = float(options.exit_timeout_secs)
         self._opened = self._refused = self._finished = False
         self._audit = core_options.audit
         self._allow_load_parameters = options.allow_load_parameters
@@ -82,6 +85,7 @@ class Keeper:
         self._desk = Desk(self.core, self._audit, page, allow_load_parameters=allowed)
         self._fleet.start()
         logger.info("%d worker processes have started", len(self._fleet))
+        threading.Thread(target=self._reload_when_asked, name="repoagent-reload", daemon=True).start()
 
     def open(self) -> None:
         """Have the workers answer."""
@@ -92,6 +96,16 @@ class Keeper:
     def hang_up(self) -> None:
         """Have them open their logs again. Takes no lock."""
         self._fleet.hang_up()
+
+    def reload(self, *_: object) -> None:
+        """SIGUSR2: put new processes in the places of the workers, one after the other. Takes no lock."""
+        os.eventfd_write(self._reload, 1)
+
+    def _reload_when_asked(self) -> None:
+        while not self._closed.is_set():
+            os.eventfd_read(self._reload)
+            if not self._closed.is_set():
+                self._fleet.replace(self._leave_seconds)
 
     def refuse(self) -> None:
         """Have them take nothing new."""
@@ -108,6 +122,7 @@ class Keeper:
     def close(self) -> None:
         """Unload what is loaded, and end the workers. Twice is once."""
         self._closed.set()
+        os.eventfd_write(self._reload, 1)
         with suppress(RepoAgentError):
             self.core.stop()
         self._fleet.close()
@@ -152,6 +167,9 @@ class _Port:
     def start(self) -> None:
         """Answer requests, at all ports."""
         self._keeper.open()
+
+    def part(self, timeout: float) -> None:
+        """It is the workers that leave."""
 
     def refuse(self) -> None:
         """Take no new requests."""

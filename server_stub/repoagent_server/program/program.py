@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import resource
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -129,6 +130,8 @@ def _run_processes(
     stack.callback(keeper.close)
     logs = [*([audit.reopen] if audit is not None else []), *([keeper.hang_up] if options.request_log else [])]
     stack.enter_context(hangup_calls(logs, stop))
+    before = signal.signal(signal.SIGUSR2, keeper.reload)
+    stack.callback(signal.signal, signal.SIGUSR2, before)
     if options.access is not None:  # Each worker follows the file; what changes in it is recorded once.
         file = stack.enter_context(AccessFile(options.access))
         file.observe(partial(note_access_change, keeper.core.audit))

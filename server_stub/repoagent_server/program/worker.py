@@ -57,7 +57,7 @@ class Worker:
         self._page: Callable[[], str] | None = None
         self._requests: RequestLog | None = None
         own: list[Callable[..., Any]] = [self.start, self.open, self.refuse, self.finish, self.page, self.statistics]
-        own += [self.manages, self.log, self.trace, self.register, self.unregister]
+        own += [self.leave, self.manages, self.log, self.trace, self.register, self.unregister]
         answers = {method.__name__: method for method in own}
         answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
@@ -102,6 +102,16 @@ class Worker:
         """Take no new requests."""
         for front in self._fronts.values():
             front.refuse()
+
+    def leave(self, timeout: float) -> None:
+        """Another process has the same sockets: have the clients go there, and end."""
+        leaving = [threading.Thread(target=front.part, args=(timeout,)) for front in self._fronts.values()]
+        for one in leaving:
+            one.start()
+        for one in leaving:
+            one.join()
+        self._core.models.drain_homed(timeout)
+        self.finish(timeout)
 
     def finish(self, timeout: float) -> None:
         """Answer what is left, and end."""

@@ -213,6 +213,11 @@ class Connections:
         self._open[connection] = progress
         return connection if progress == seen else None
 
+    async def gone(self, timeout: float) -> None:
+        """Return once none is open, at the latest after ``timeout`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), timeout)
+
     def lost(self, connection: Connection) -> None:
         self._open.pop(connection, None)
         if not self._open:

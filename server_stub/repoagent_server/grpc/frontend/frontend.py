@@ -175,6 +175,11 @@ class GrpcFrontend:
             # A turn of the loop: a call that found the flag down has been handed over after it.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
 
+    def part(self, timeout: float) -> None:
+        """See :meth:`HttpFrontend.part`."""
+        if self._transport is not None and self._serving.done() and self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._transport.leave(timeout), self._loop).result()
+
     async def _part(self) -> None:
         if self._transport is not None:
             await self._transport.part()

@@ -116,6 +116,14 @@ class Http2Transport:
         while not self._parted() and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
 
+    async def leave(self, timeout: float) -> None:
+        """Leave the port to another process that has the same socket: accept nothing more, ask clients to go elsewhere
+        with new calls, and return once all have gone, at the latest after ``timeout`` seconds."""
+        await self._stop_listening(others=False)
+        for protocol in self._protocols():
+            protocol.part()
+        await self._connections.gone(timeout)
+
     async def stop(self, grace: float) -> None:
         await self._stop_listening()
         if self.certificates is not None:
@@ -132,12 +140,12 @@ class Http2Transport:
             await asyncio.wait(tasks, timeout=FLUSH_SECONDS)
         await self._connections.flushed()
 
-    async def _stop_listening(self) -> None:
+    async def _stop_listening(self, *, others: bool = True) -> None:
         """Accept no more connections; those that the kernel has accepted for us are taken over."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        if self._options.reuse_port and ignore_new(listener):
+        if others and self._options.reuse_port and ignore_new(listener):
             await asyncio.sleep(_NEW_SECONDS)
         with listener:
             if self._server is not None:

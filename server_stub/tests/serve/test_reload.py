@@ -1,0 +1,94 @@
+"""``--processes`` and SIGUSR2: new processes take the workers' places, and no client notices."""
+
+import signal
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import tritonclient.grpc as triton
+
+from server_stub.tests.serve.test_homes import ONE
+from server_stub.tests.serve.test_processes import ask, connections, processes
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import Server, World
+
+
+class Load:
+    """Clients that ask without a pause, over HTTP and gRPC, each request once; ``found`` counts what they got."""
+
+    def __init__(self, server: "Server", models: tuple[str, ...]) -> None:
+        self.found: Counter[Any] = Counter()
+        self._over = threading.Event()
+        asks = [(self._http, server.address), (self._grpc, f"127.0.0.1:{server.port('grpc')}")]
+        self._threads = [
+            threading.Thread(target=work, args=(address, model)) for work, address in asks for model in models * 2
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _http(self, address: str, model: str) -> None:
+        with httpx.Client(base_url=f"http://{address}", timeout=60) as client:
+            while not self._over.is_set():
+                try:
+                    self.found[ask(client, model)] += 1
+                except httpx.HTTPError as error:
+                    self.found[repr(error)] += 1
+
+    def _grpc(self, address: str, model: str) -> None:
+        values = np.array([[-1, 2, -3, 4]], np.float32)
+        with triton.InferenceServerClient(address) as client:
+            tensor = triton.InferInput("X", [1, 4], "FP32")
+            tensor.set_data_from_numpy(values)
+            while not self._over.is_set():
+                try:
+                    self.found[bool(np.array_equal(client.infer(model, [tensor]).as_numpy("Y"), -values))] += 1
+                except Exception as error:
+                    self.found[repr(error)] += 1
+
+    def end(self) -> Counter[Any]:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+        return self.found
+
+
+def test_workers_are_replaced_under_load_and_loads_and_no_request_is_lost(world: "World") -> None:
+    world.agent("agent")
+    world.model("homed", config=ONE)
+    world.model("checked", [("agent", {})])
+    server = world.serve("--processes=2", "--load-model=plain", "--load-model=homed", "--exit-timeout-secs=10")
+    load = Load(server, ("plain", "homed"))
+    loads = 0
+    for round_ in range(1, 3):
+        before = processes(server)
+        server.process.send_signal(signal.SIGUSR2)
+        while server.log.count("all worker processes have been replaced") < round_:
+            for answer in (server.load("checked"), server.unload("checked")):
+                assert answer.status_code == 200, answer.text
+            loads += 1
+            assert server.process.poll() is None
+        assert not set(before) & set(processes(server))
+        assert len(processes(server)) == 2
+    found = load.end()
+    assert set(found) == {200, True}, found
+    calls = world.calls("checked")
+    assert {calls.count(f"agent {name}") for name in ("LOAD", "LOAD_COMPLETE", "UNLOAD")} == {loads}
+    with connections(server) as clients:
+        assert {ask(client, model) for client in clients for model in ("plain", "homed")} == {200}
+    assert server.stop() == 0
+
+
+def test_where_no_new_worker_can_be_had_the_old_ones_stay(world: "World") -> None:
+    directory = world.model("fragile")
+    server = world.serve("--processes=2", "--load-model=fragile")
+    before = processes(server)
+    (directory / "1" / "model.onnx").rename(world.root / "hidden")
+    server.process.send_signal(signal.SIGUSR2)
+    server.until(lambda: "worker 0 is not replaced" in server.log, "the failure")
+    with connections(server) as clients:
+        assert {ask(client, "fragile") for client in clients} == {200}
+    server.until(lambda: processes(server) == before, "the end of the new process")
+    assert server.stop() == 0
