@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SHARE: Final = "models-at-once"
 _FOLDER: Final = "kv-cache-directory"
 _FOLDER_BYTES: Final = "kv-cache-directory-bytes"
+_ADAPTERS: Final = "adapters"
+_PEFT: Final = "adapter_config.json"
 _PACKAGES: Final = ("tokenizers", "onnx")
 
 
@@ -55,8 +57,13 @@ class LlmBackend:
         return ()
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """Add the inputs and outputs that are not named. A model is decoupled unless it states something else."""
+        """Add the inputs and outputs that are not named, and the names of adapters. A model is decoupled unless it
+        states something else."""
         complete_tensors(config)
+        place = f"{version}/{_ADAPTERS}"
+        names = [name for name in files.names(place) if files.exists(f"{place}/{name}/{_PEFT}")]
+        if names and not {"lora_adapters", "lora_prefetch_dir"}.intersection(config.parameters):
+            config.parameters["lora_adapters"].string_value = ",".join(names)
         if not config.HasField("model_transaction_policy"):
             config.model_transaction_policy.decoupled = True
 

@@ -25,6 +25,7 @@ from repoagent_llm import (
     Turns,
 )
 from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.lora.peft import PEFT_CONFIG
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -133,6 +134,8 @@ class Parameters:
             logger.warning("model '%s': backend 'llm' does not go by parameter '%s'%s", self._model, key, hint)
 
 
+ADAPTERS: Final = "adapters"
+"""The folder of a version that has adapters."""
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _THREADS: Final = "intra_op_thread_count"
 _TURNS: Final = Turns()
@@ -180,7 +183,7 @@ def executor_config(
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
     # Three that only executors of this project have: attributes, as the reference states.
-    options = _runner(parameters, models_at_once)
+    options = _runner(parameters, folder, models_at_once)
     most = limits.decoder_graph_bytes
     options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)
     vars(config)["runner_options"] = options
@@ -212,12 +215,32 @@ def _batching(parameters: Parameters) -> BatchingType:
 
 
 def _adapters(parameters: Parameters, folder: Path) -> PeftCacheConfig:
-    prefetched = parameters.text("lora_prefetch_dir")
+    prefetched = adapter_folder(parameters, folder)
     return PeftCacheConfig(
         max_adapter_size=_or(parameters.number("lora_cache_max_adapter_size"), 64),
         host_cache_size=parameters.number("lora_cache_host_memory_bytes"),
-        lora_prefetch_dir=None if prefetched is None else str(join_inside(folder, prefetched)),
+        lora_prefetch_dir=None if prefetched is None else str(prefetched),
     )
+
+
+def adapter_folder(parameters: Parameters, folder: Path) -> Path | None:
+    """Where the adapters of a model lie: in ``adapters`` of its version, unless the configuration names a folder."""
+    named = parameters.text("lora_prefetch_dir")
+    if named is None:
+        return folder / ADAPTERS if (folder / ADAPTERS).is_dir() else None
+    return join_inside(folder, named)
+
+
+def named_adapters(parameters: Parameters, folder: Path) -> frozenset[str]:
+    """Those that requests may name: all that PEFT saved there, or those of the parameter ``lora_adapters``."""
+    place, wanted = adapter_folder(parameters, folder), parameters.text("lora_adapters")
+    found = {} if place is None else {path.name for path in place.iterdir() if (path / PEFT_CONFIG).is_file()}
+    if wanted is None:
+        return frozenset(found)
+    listed = {name.strip() for name in wanted.split(",") if name.strip()}
+    if missing := sorted(listed.difference(found)):
+        raise InvalidArgumentError(f"parameter 'lora_adapters' names '{missing[0]}', which is not in {ADAPTERS}/")
+    return frozenset(listed)
 
 
 def _lookahead(parameters: Parameters) -> DecodingConfig | None:
@@ -245,7 +268,7 @@ def _guidance(
     )
 
 
-def _runner(parameters: Parameters, models_at_once: int | None) -> RunnerOptions:
+def _runner(parameters: Parameters, folder: Path, models_at_once: int | None) -> RunnerOptions:
     """Threads that busy-wait take the cores of others. Where models take turns, they do so only while a step runs."""
     share = max(1, len(os.sched_getaffinity(0)) // (models_at_once or 1))
     return RunnerOptions(
@@ -253,7 +276,7 @@ def _runner(parameters: Parameters, models_at_once: int | None) -> RunnerOptions
         spinning=parameters.truth(_SPINNING, models_at_once in (None, 1)),
         yielding=models_at_once is None and parameters.text(_SPINNING) is None,
         max_seq_len=parameters.number("max_seq_len"),
-        lora=parameters.truth("lora", False),
+        lora=parameters.truth("lora", adapter_folder(parameters, folder) is not None),
         cache_type=parameters.text("kv_cache_type"),
         exact=parameters.truth("exact", True),
     )

@@ -23,6 +23,7 @@ from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits, shown
 from repoagent_llm.backend.row_parameters import SAMPLING, RowParameters
 from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.lora.cache import task_of
 
 __all__ = ["Converter"]
 
@@ -43,6 +44,8 @@ class Converter:
     guided: bool
     """Whether the executor can follow a grammar."""
     limits: RequestLimits = DEFAULT_REQUEST_LIMITS
+    adapters: frozenset[str] = frozenset()
+    """Those that requests may name."""
     chat: ChatRenderer | None = None
     """Makes prompts of conversations, if the model has a template."""
 
@@ -70,7 +73,7 @@ class Converter:
             stop_words=self._sayable(self.tokenizer.words(stop_texts(wanted))) or None,
             bad_words=self.tokenizer.words(_texts(wanted, "bad_words")) or None,
             embedding_bias=self._bias(wanted),
-            lora_config=_adapter(wanted),
+            lora_config=self._adapter(wanted),
             guided_decoding_params=self._guide(wanted),
             allotted_time_ms=_time_left(asked),
         )
@@ -184,6 +187,17 @@ class Converter:
                 )
             yield token, float(weight)
 
+    def _adapter(self, wanted: RowParameters) -> LoraConfig | None:
+        name = wanted.get("lora_name")
+        if name is None:
+            return _numbered_adapter(wanted)
+        if "lora_task_id" in wanted:
+            raise InvalidArgumentError("lora_name and lora_task_id name one adapter each: send one of them")
+        if name not in self.adapters:
+            known = f"; there are {', '.join(sorted(self.adapters))}" if self.adapters else ""
+            raise InvalidArgumentError(f"the model has no adapter {shown(name)}{known}")
+        return LoraConfig(task_of(name))
+
     def _guide(self, wanted: RowParameters) -> GuidedDecodingParams | None:
         name, guide = wanted.get("guided_decoding_guide_type"), wanted.get("guided_decoding_guide")
         if name is None and guide is None:
@@ -250,7 +264,7 @@ def _sampling(wanted: RowParameters) -> SamplingConfig:
     return SamplingConfig.sparse(**values)
 
 
-def _adapter(wanted: RowParameters) -> LoraConfig | None:
+def _numbered_adapter(wanted: RowParameters) -> LoraConfig | None:
     if "lora_task_id" in wanted:
         return LoraConfig(wanted["lora_task_id"], wanted.get("lora_weights"), wanted.get("lora_config"))
     if "lora_weights" in wanted or "lora_config" in wanted:

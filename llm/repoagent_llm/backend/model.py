@@ -17,7 +17,7 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent_llm import Executor, ModelType, Request
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import read_source
-from repoagent_llm.backend.configuration import Parameters, executor_config
+from repoagent_llm.backend.configuration import Parameters, executor_config, named_adapters
 from repoagent_llm.backend.conversion import Converter, stop_texts
 from repoagent_llm.backend.dispatcher import Dispatcher
 from repoagent_llm.backend.generation import Form, Generation, Reply
@@ -32,7 +32,6 @@ from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["LlmModel"]
 
 logger: Final = logging.getLogger(__name__)
 
@@ -101,6 +100,7 @@ class LlmModel(BackendModel):
         if blocks[0] is not None and not fleeting:
             vars(settings)["block_folder"] = blocks[0]
             vars(settings)["block_folder_bytes"] = blocks[1]
+        adapters = named_adapters(parameters, folder)
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
@@ -119,7 +119,9 @@ class LlmModel(BackendModel):
             self._chat = _chat(folder, limits)
             if self._chat is not None:
                 undo.callback(self._chat.close)
-            self._converter = Converter(self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, self._chat)
+            self._converter = Converter(
+                self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, adapters, self._chat
+            )
             executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
             self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
             undo.pop_all()

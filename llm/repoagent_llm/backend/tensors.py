@@ -51,6 +51,7 @@ INPUTS: Final[Mapping[str, TensorForm]] = {
     **_forms(DataType.FP16, "lora_weights", dims=(-1, -1)),
     **_forms(DataType.INT32, "lora_config", dims=(-1, 3)),
     **_forms(DataType.BYTES, "guided_decoding_guide_type", "guided_decoding_guide", "sampling_parameters"),
+    **_forms(DataType.BYTES, "lora_name"),
 }
 
 #: Names of older releases; they are there where a configuration names them.

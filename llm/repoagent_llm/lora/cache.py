@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.lora.modules import ColumnRange, columns_of
+from repoagent_llm.lora.peft import PEFT_CONFIG, read_peft
 from repoagent_llm.runner.protocol import AdapterWeights, LoraShape
 from repoagent_llm.types.adapters import LoraConfig
 from repoagent_llm.types.cache_config import PeftCacheConfig
@@ -199,14 +200,25 @@ class AdapterCache:
         return entry
 
     def _prefetch(self, folder: Path) -> None:
-        """``folder/TASK/model.lora_weights.npy`` and ``model.lora_config.npy``, TASK a number."""
+        """``folder/TASK/model.lora_weights.npy`` and ``model.lora_config.npy``, TASK a number; ``folder/NAME`` as PEFT
+        saves adapters."""
         if not folder.is_dir():
             raise CheckError(f"PeftCacheConfig.lora_prefetch_dir: no such folder: {folder}")
         for place in sorted(folder.iterdir()):
             if place.is_dir() and place.name.isdigit():
                 weights, config = (_load(place / f"model.lora_{part}.npy") for part in ("weights", "config"))
-                self.lease(LoraConfig(int(place.name), weights, config)).release()
-                self._entries[int(place.name)].fetched = True
+                found = LoraConfig(int(place.name), weights, config)
+            elif (place / PEFT_CONFIG).is_file():
+                found = read_peft(place, task_of(place.name))
+            else:
+                continue
+            self.lease(found).release()
+            self._entries[found.task_id].fetched = True
+
+
+def task_of(name: str) -> int:
+    """The task of the adapter that has a name: beyond the numbers that clients are likely to choose."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) | 1 << 63
 
 
 def _load(path: Path) -> Any:

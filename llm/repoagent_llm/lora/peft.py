@@ -16,6 +16,8 @@ from repoagent_llm.lora.modules import LoraModule
 from repoagent_llm.types.adapters import LoraConfig
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
+PEFT_CONFIG: Final = "adapter_config.json"
+
 _KEY: Final = re.compile(
     r"(?P<module>(?>(?:.*\.)?(?:layers|h)\.(?P<layer>\d++)\.)(?P<path>[\w.]+))\.lora_(?P<part>A|B)\.weight"
 )
@@ -80,7 +82,7 @@ def read_peft(folder: str | Path, task_id: int) -> LoraConfig:
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
-    path = folder / "adapter_config.json"
+    path = folder / PEFT_CONFIG
     if not path.is_file():
         raise ConfigError("File does not exist", source=str(path))
     settings: dict[str, Any] = read_json(path.read_text(encoding="utf-8"))

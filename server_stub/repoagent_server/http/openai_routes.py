@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -45,16 +45,37 @@ from repoagent_server.openai.tools import Tools
 from repoagent_server.shared.core import Core
 
 
-def metadata_of(core: Core, model: str) -> dict[str, Any]:
-    """The metadata of a model.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the name of a model in a request means: ``MODEL``, or ``MODEL:ADAPTER`` for an adapter of it."""
+
+    model: str
+    adapter: str
+    metadata: Mapping[str, Any]
+
+
+def named(core: Core, name: str) -> Named:
+    """What ``name`` means to ``core``.
 
     Raises:
-        ModelNotFoundError: there is no such model.
+        ModelNotFoundError: there is no such model, or adapter of one.
     """
     try:
-        return core.model_metadata(model, "")
+        return Named(name, "", core.model_metadata(name, ""))
     except NotFoundError as error:
-        raise ModelNotFoundError(f"The model '{model}' does not exist: {error.message}") from None
+        model, _, adapter = name.partition(":")
+        if adapter and adapter in adapters_of(core, model):
+            return Named(model, adapter, core.model_metadata(model, ""))
+        raise ModelNotFoundError(f"The model '{name}' does not exist: {error.message}") from None
+
+
+def adapters_of(core: Core, model: str) -> list[str]:
+    """The names of a model's adapters: the ``llm`` backend puts them into its configuration."""
+    try:
+        parameter = core.model_config(model, "").get("parameters", {}).get("lora_adapters", {})
+    except RepoAgentError:
+        return []  # It is being unloaded, or there is none.
+    return [name for name in parameter.get("string_value", "").split(",") if name]
 
 
 class ModelList:
@@ -68,7 +89,8 @@ class ModelList:
         """The models that are ready, make texts or embeddings, and are for the eyes of ``caller``, if there is one."""
         rows = visible(self._core.index(ready_only=True), caller)
         names = dict.fromkeys(row["name"] for row in rows)
-        return {"object": "list", "data": [self._entry(name) for name in names if self._fits(name)]}
+        rows = [row for name in names if self._fits(name) for row in self._entries(name)]
+        return {"object": "list", "data": rows}
 
     def one(self, model: str) -> dict[str, Any]:
         """One of them.
@@ -76,10 +98,10 @@ class ModelList:
         Raises:
             ModelNotFoundError: it is not there, or not ready.
         """
-        metadata_of(self._core, model)
-        if not self._core.model_ready(model):
+        found = named(self._core, model)
+        if not self._core.model_ready(found.model):
             raise ModelNotFoundError(f"The model '{model}' is not ready")
-        return self._entry(model)
+        return self._entry(model, found.model if found.adapter else None)
 
     def _fits(self, model: str) -> bool:
         try:
@@ -88,8 +110,14 @@ class ModelList:
             return False  # It is being unloaded.
         return makes_text(metadata) or makes_embeddings(metadata)
 
-    def _entry(self, model: str) -> dict[str, Any]:
-        return {"id": model, "object": "model", "created": self._created, "owned_by": "repoagent"}
+    def _entries(self, model: str) -> list[dict[str, Any]]:
+        """The model, and each adapter of it."""
+        adapters = [self._entry(f"{model}:{adapter}", model) for adapter in adapters_of(self._core, model)]
+        return [self._entry(model, None), *adapters]
+
+    def _entry(self, name: str, parent: str | None) -> dict[str, Any]:
+        entry = {"id": name, "object": "model", "created": self._created, "owned_by": "repoagent"}
+        return entry if parent is None else {**entry, "root": parent, "parent": parent}
 
 
 _T = TypeVar("_T")
@@ -168,7 +196,7 @@ class OpenAiRoutes:
         """``POST /v1/chat/completions``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            metadata = self._metadata(document, request)
+            found = self._named(document, request)
             asked = read_chat(document)
             answer = ChoicesAnswer(
                 asked.model,
@@ -178,7 +206,7 @@ class OpenAiRoutes:
                 tools=asked.tools,
                 thinks=asked.ask.guide is None,
             )
-            return answer, self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
+            return answer, self._requests([asked.ask], found), asked.sampling.stream
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
 
@@ -186,7 +214,7 @@ class OpenAiRoutes:
         """``POST /v1/completions``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            metadata = self._metadata(document, request)
+            found = self._named(document, request)
             asked = read_completion(document)
             answer = ChoicesAnswer(
                 asked.model,
@@ -195,7 +223,7 @@ class OpenAiRoutes:
                 sampling=asked.sampling,
                 tools=Tools(),
             )
-            return answer, self._requests(asked.asks, asked.model, metadata), asked.sampling.stream
+            return answer, self._requests(asked.asks, found), asked.sampling.stream
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
 
@@ -203,9 +231,9 @@ class OpenAiRoutes:
         """``POST /v1/responses``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            metadata = self._metadata(document, request)
+            found = self._named(document, request)
             asked = read_response(document)
-            return ResponseAnswer(asked), self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
+            return ResponseAnswer(asked), self._requests([asked.ask], found), asked.sampling.stream
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
 
@@ -213,9 +241,9 @@ class OpenAiRoutes:
         """``POST /v1/embeddings``."""
 
         def read(document: object) -> tuple[EmbeddingRequest, list[Asked]]:
-            metadata = self._metadata(document, request)
+            found = self._named(document, request)
             asked = read_embedding(document)
-            return asked, embedding_requests(asked, metadata)
+            return asked, embedding_requests(asked, found.metadata)
 
         def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
             asked, requests = found
@@ -227,9 +255,9 @@ class OpenAiRoutes:
         """``POST /tokenize`` and ``/detokenize``."""
 
         def read(document: object) -> tuple[TokenRequest, Asked]:
-            metadata = self._metadata(document, request)
+            found = self._named(document, request)
             asked = reader(document)
-            return asked, asked.asked(metadata)
+            return asked, asked.asked(found.model, found.metadata)
 
         def submit(found: tuple[TokenRequest, Asked]) -> None:
             asked, to_model = found
@@ -237,18 +265,25 @@ class OpenAiRoutes:
 
         self._read_and(read, submit, request, exchange)
 
-    def _metadata(self, document: object, request: Request) -> Mapping[str, Any]:
-        """The metadata of the model that the body names, once its client may use it: before anything else is read."""
-        request.model = model = Fields(document).required("model")
-        self._inference.admit(request.caller, model, route=route_of(request))
-        return metadata_of(self._inference.core, model)
+    def _named(self, document: object, request: Request) -> Named:
+        """The model that the body names, once its client may use it: before anything else is read."""
+        name = Fields(document).required("model")
+        try:
+            found: Named | ModelNotFoundError = named(self._inference.core, name)
+        except ModelNotFoundError as error:
+            found = error
+        request.model = found.model if isinstance(found, Named) else name.partition(":")[0]
+        self._inference.admit(request.caller, request.model, route=route_of(request))
+        if isinstance(found, ModelNotFoundError):
+            raise found
+        return found
 
-    def _requests(self, asks: Sequence[GenerationRequest], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
-        """The requests to ``model``. One that answers each request once has its text whole in a stream, too."""
-        requests = [asked_of(ask, model, metadata) for ask in asks]
-        if asks[0].stream and not self._inference.core.decoupled(model):
-            requests = [asked_of(replace(ask, stream=False), model, metadata) for ask in asks]
-        return requests
+    def _requests(self, asks: Sequence[GenerationRequest], found: Named) -> list[Asked]:
+        """The requests to the model. One that answers each request once has its text whole in a stream, too."""
+        asks = [replace(ask, adapter_name=found.adapter) for ask in asks] if found.adapter else asks
+        if asks[0].stream and not self._inference.core.decoupled(found.model):
+            asks = [replace(ask, stream=False) for ask in asks]
+        return [asked_of(ask, found.model, found.metadata) for ask in asks]
 
     def _generate(self, request: Request, exchange: Exchange) -> Callable[[tuple[Answer, list[Asked], bool]], None]:
         def submit(found: tuple[Answer, list[Asked], bool]) -> None:

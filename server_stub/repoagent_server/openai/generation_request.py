@@ -34,5 +34,7 @@ class GenerationRequest:
     guide: Guide | None = None
     adapter: int | None = None
     """The number under which the model keeps it."""
+    adapter_name: str = ""
+    """The name that the model has for it; at most one of these two."""
     top_log_probs: int | None = None
     stream: bool = False

@@ -15,6 +15,8 @@ from repoagent_server.openai.generation_request import GenerationRequest
 
 _TEXT: Final = "text_output"
 _PROMPTS: Final = ("text_input", "messages", "input_ids")
+ADAPTER: Final = "lora_name"
+"""The input that takes the name of an adapter."""
 _SAMPLING: Final = "sampling_parameters"
 _TENSORS: Final[Mapping[str, tuple[str, ...]]] = {
     "temperature": ("temperature",),
@@ -59,6 +61,8 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
         tensors.need(ask.guide.field, "guided_decoding_guide", ask.guide.text)
     if ask.adapter is not None:
         tensors.need("lora_task_id", "lora_task_id", ask.adapter)
+    if ask.adapter_name:
+        tensors.need("model", ADAPTER, ask.adapter_name)
     if ask.top_log_probs is not None:
         tensors.need("logprobs", "top_log_probs", ask.top_log_probs)
     tensors.offer("stream", ask.stream)

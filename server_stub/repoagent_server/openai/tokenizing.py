@@ -24,19 +24,19 @@ class TokenRequest:
     inputs: Mapping[str, Any]
     wants_text: bool
 
-    def asked(self, metadata: Mapping[str, Any]) -> Asked:
-        """The request to the model.
+    def asked(self, model: str, metadata: Mapping[str, Any]) -> Asked:
+        """The request to ``model``; an adapter changes no token.
 
         Raises:
             FieldError: it has no input for something of it.
         """
-        tensors = ModelTensors(self.model, metadata)
+        tensors = ModelTensors(model, metadata)
         for name, value in self.inputs.items():
             tensors.need(self.field, name, value)
         tensors.need(self.field, f"return_{_IDS}", True)
         tensors.need(self.field, "max_tokens", 0)
         tensors.offer("exclude_input_in_output", not self.wants_text)
-        return Asked(self.model, tensors.made)
+        return Asked(model, tensors.made)
 
     def document(self, response: InferResponse) -> bytes:
         """The answer to the client."""

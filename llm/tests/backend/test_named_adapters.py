@@ -1,0 +1,73 @@
+"""Adapters in a version's folder ``adapters``, as PEFT saves them: requests name them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from repoagent_llm.builder.safetensors import write_safetensors
+
+from llm.tests.backend.conftest import Asker, WriteModel
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.core import ServingCore
+
+HIDDEN = 64
+
+
+def save_adapter(folder: Path, seed: int) -> np.ndarray[Any, Any]:
+    """An adapter of the queries of layer 0, rank 2; the same in TensorRT-LLM's form."""
+    source = np.random.default_rng(seed)
+    a = source.standard_normal((2, HIDDEN)).astype(np.float16).astype(np.float32)
+    b = source.standard_normal((HIDDEN, 2)).astype(np.float16).astype(np.float32)
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    stem = "base_model.model.model.layers.0.self_attn.q_proj"
+    write_safetensors(folder / "adapter_model.safetensors", {f"{stem}.lora_A.weight": a, f"{stem}.lora_B.weight": b})
+    return np.concatenate([a.ravel(), b.ravel()])[np.newaxis].astype(np.float16)
+
+
+@pytest.fixture
+def model(write_llm: WriteModel) -> Path:
+    return write_llm()
+
+
+def test_an_adapter_has_the_name_of_its_folder(core: ServingCore, model: Path) -> None:
+    first = save_adapter(model / "1" / "adapters" / "french", 1)
+    save_adapter(model / "1" / "adapters" / "german", 2)
+    core.load("m")
+    asker = Asker(core)
+    plain = asker.ask("hello", max_tokens=10).texts()
+    french, german = (asker.ask("hello", max_tokens=10, lora_name=name).texts() for name in ("french", "german"))
+    assert len({*plain, *french, *german}) == 3
+    own: dict[str, Any] = {"lora_task_id": 7, "lora_weights": first, "lora_config": np.array([[1, 0, 2]], np.int32)}
+    assert asker.ask("hello", max_tokens=10, **own).texts() == french
+    listed = core.model_config("m")["parameters"]["lora_adapters"]["string_value"]
+    assert listed == "french,german"
+    with pytest.raises(InvalidArgumentError, match="the model has no adapter 'greek'; there are french, german"):
+        asker.ask("hello", lora_name="greek").one()
+    with pytest.raises(InvalidArgumentError, match="send one of them"):
+        asker.ask("hello", lora_name="french", lora_task_id=7).one()
+
+
+def test_the_configuration_may_list_some_of_them(core: ServingCore, write_llm: WriteModel) -> None:
+    model = write_llm(lora_adapters="french")
+    for seed, name in enumerate(("french", "german")):
+        save_adapter(model / "1" / "adapters" / name, seed)
+    core.load("m")
+    assert Asker(core).ask("hello", max_tokens=3, lora_name="french").texts()
+    with pytest.raises(InvalidArgumentError, match="the model has no adapter 'german'; there are french"):
+        Asker(core).ask("hello", lora_name="german").one()
+
+
+def test_one_that_is_listed_and_not_there_refuses_the_load(core: ServingCore, write_llm: WriteModel) -> None:
+    write_llm(lora_adapters="french")
+    with pytest.raises(RepoAgentError, match="'lora_adapters' names 'french'"):
+        core.load("m")
+
+
+def test_one_that_cannot_be_read_refuses_the_load(core: ServingCore, model: Path) -> None:
+    save_adapter(model / "1" / "adapters" / "french", 1)
+    (model / "1" / "adapters" / "french" / "adapter_model.safetensors").write_bytes(b"\0" * 9)
+    with pytest.raises(RepoAgentError, match="adapter_model"):
+        core.load("m")
