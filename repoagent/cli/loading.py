@@ -46,6 +46,10 @@ _SAME: Final = (
     "workspace_directory",
 )
 """The options whose flags have their names and values."""
+_UNCHECKED: Final = (
+    "no agent looked at model '{}': neither its configuration nor a policy names one; name one, or use "
+    "--allow-unchecked"
+)
 _FLAGS: Final = (
     click.option("--agent-policy", type=_PATH, help="The operator's policy (a TOML file)."),
     click.option(
@@ -182,17 +186,19 @@ def _is_model(directory: Path) -> bool:
     )
 
 
-def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals) -> "LoadedChain":
+def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals, *, allow_unchecked: bool) -> "LoadedChain":
     """The chain of a model whose files are here; only the last location of its files is left.
 
     Raises:
-        RepoAgentError: it is refused; its chain has failed.
+        RepoAgentError: it is refused, for example as no agent looked at it; its chain has failed.
     """
     source.fingerprint()  # looks at every file, as a server does before it loads one
     line = progress_line()
     try:
         chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
         try:
+            if not (chain.report.entries or allow_unchecked):
+                raise InvalidArgumentError(_UNCHECKED.format(chain.name))
             chain.remove_former_locations()
         except BaseException as error:
             chain.fail(error)

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "repoagent+"
 """Before the scheme of a URL: KServe chooses the initializer by prefixes, and ``s3://`` is its own."""
-UNCHECKED: Final = (
-    "no agent looked at model '{}': neither its configuration nor a policy names one; name one, or use "
-    "--allow-unchecked"
-)
 
 
 @click.command()
@@ -91,9 +87,7 @@ def _prepare(
         places = [resources.enter_context(Destination(one.absolute())) for one in directories]
         try:
             for model, place in zip(models, places, strict=True):
-                chains.append(_load(model, place, options, plugins, resources, stop, allow_disk))
-                if not (chains[-1].report.entries or allow_unchecked):
-                    raise InvalidArgumentError(UNCHECKED.format(chains[-1].name))
+                chains.append(_load(model, place, options, plugins, resources, stop, allow_disk, allow_unchecked))
                 versions.append(chains[-1].version_dirs)
                 place.stage(chains[-1], allow_disk=allow_disk, cancelled=stop.is_set)
             stop.hold()
@@ -136,6 +130,7 @@ def _load(
     resources: ExitStack,
     stop: StopSignals,
     allow_disk: bool,
+    allow_unchecked: bool,
 ) -> "LoadedChain":
     """The chain of ``model``; plaintext is made in the filesystem of ``place``, if that is one in memory."""
     from repoagent.loader.assembly import open_loader
@@ -145,7 +140,7 @@ def _load(
     loader = open_loader(options, plugins, resources)
     source = open_model(model, plugins.registry("filesystems"), options.limits)
     loader.admit_command(source.name, "prepare")
-    return load_model(loader, source, stop)
+    return load_model(loader, source, stop, allow_unchecked=allow_unchecked)
 
 
 for _option in prepare.params:

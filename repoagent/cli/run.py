@@ -20,7 +20,6 @@ from repoagent.cli.loading import (
     take_charge,
     take_loader_options,
 )
-from repoagent.cli.prepare import UNCHECKED
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.public_text import printable
 
@@ -116,12 +115,10 @@ def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopS
         source = open_model(model, plugins.registry("filesystems"), options.limits)
         program = program_of(words[0])
         loader.admit_command(source.name, program)
-        chain = load_model(loader, source, stop)
+        chain = load_model(loader, source, stop, allow_unchecked=values["allow_unchecked"])
         show_report(chain.report, err=True)
         with ExitStack() as linked:
             try:
-                if not (chain.report.entries or values["allow_unchecked"]):
-                    raise InvalidArgumentError(UNCHECKED.format(chain.name))
                 place, repository = _place(chain)
                 if values["at"] is not None:
                     linked.enter_context(stable_link(values["at"], place))
