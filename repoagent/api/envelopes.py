@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json_object
 
-__all__ = ["PAYLOAD_TYPE", "PrivateKey", "PublicKey", "key_id", "read_private_key", "read_public_key", "sign", "verify"]
-
 PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from repoagent.errors import UnsupportedError
 
-__all__ = ["CALLS", "apply", "enter_calls", "enter_files", "enter_sizes", "landlock_version", "problem"]
-
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine -> its column in :data:`CALLS`, and its name in a filter."""
 CALLS: Final[Mapping[str, Mapping[str, tuple[int | None, int | None]]]] = {

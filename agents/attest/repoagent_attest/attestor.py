@@ -13,8 +13,6 @@ from repoagent.api.attesting import Attestation, AttestedLoad, AttestorOptions
 from repoagent.api.envelopes import read_private_key, sign, to_json
 from repoagent_attest.statements import details_of, summary_of
 
-__all__ = ["DETAILS_SUFFIX", "SUMMARY_SUFFIX", "DsseAttestor"]
-
 SUMMARY_SUFFIX: Final = ".vsa.json"
 DETAILS_SUFFIX: Final = ".load.json"
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9_.-]")

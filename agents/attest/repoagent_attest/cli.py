@@ -15,8 +15,6 @@ from repoagent.api.envelopes import read_document, read_public_key
 from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
 from repoagent_attest.verification import differences, read_receipt
 
-__all__ = ["attest_group"]
-
 _LARGEST: Final = 256 << 20
 _SMALL: Final = 1 << 20
 _PATH: Final = click.Path(path_type=Path)

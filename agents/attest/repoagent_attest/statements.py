@@ -14,8 +14,6 @@ from urllib.parse import quote
 from repoagent.api.attesting import AttestedLoad
 from repoagent.api.report import EntryReport, LoadReport
 
-__all__ = ["DETAILS_TYPE", "SUMMARY_TYPE", "TIME", "details_of", "summary_of", "tree_digest"]
-
 SUMMARY_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 DETAILS_TYPE: Final = "urn:repoagent:load:v1"
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"

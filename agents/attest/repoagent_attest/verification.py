@@ -13,8 +13,6 @@ from repoagent.api.envelopes import PublicKey, read_document, verify
 from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE, tree_digest
 from repoagent_attest.statements import TIME as _TIME
 
-__all__ = ["Receipt", "differences", "read_receipt"]
-
 _FEW: Final = 3
 _AHEAD: Final = timedelta(minutes=5)
 """What the clock of a server may be ahead of ours."""

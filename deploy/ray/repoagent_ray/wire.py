@@ -12,19 +12,6 @@ from repoagent_server.shared.client_text import client_text
 
 from repoagent.errors import RepoAgentError, error_of
 
-__all__ = [
-    "Failure",
-    "GrpcCall",
-    "GrpcEnd",
-    "HttpCall",
-    "HttpHead",
-    "Packed",
-    "is_openai",
-    "pack",
-    "unpack",
-    "without_credentials",
-]
-
 Packed: TypeAlias = Any
 """Bytes, or an array of them: Ray carries the memory of an array beside the message, without copying it into one."""
 

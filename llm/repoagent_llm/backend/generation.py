@@ -19,8 +19,6 @@ from repoagent_llm.backend.tensors import OUTPUTS
 from repoagent_llm.backend.text_outputs import StopWords, TextOutput, TextOutputs
 from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
 
-__all__ = ["Form", "Generation", "Reply"]
-
 
 class Reply:
     """The answer to one request of ``rows`` texts. Used by one thread at a time."""

@@ -15,9 +15,6 @@ from repoagent.serving.requests.tensor import Array
 from repoagent_llm.backend.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits
 from repoagent_llm.backend.tensors import INPUTS, PROMPTS
 
-__all__ = ["SAMPLING", "GenerationDefaults", "RowParameters", "read_generation_defaults", "row_parameters_of"]
-
-
 _NAME: Final = "generation_config.json"
 _REAL: Final = {
     "temperature": (0.0, math.inf),

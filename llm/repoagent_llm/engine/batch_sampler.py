@@ -12,8 +12,6 @@ from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sampling_graph import Way, drawing_session
 from repoagent_llm.runner.protocol import StepResult
 
-__all__ = ["MOST_DRAWN", "BatchSampler"]
-
 #: A larger top-k is faster found row by row, without sorting.
 MOST_DRAWN: Final = 64
 # Numbers with which a token is drawn that the first may not have drawn.

@@ -19,8 +19,6 @@ from repoagent_llm.types.enums import FinishReason
 from repoagent_llm.types.executor_errors import EngineError
 from repoagent_llm.types.request import SamplingConfig
 
-__all__ = ["BeamGroup"]
-
 Rows = npt.NDArray[np.float32]
 
 

@@ -14,8 +14,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["BlockStore"]
-
 logger = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".kv"

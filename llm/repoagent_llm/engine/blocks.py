@@ -5,8 +5,6 @@ from typing import TypeAlias
 from repoagent_llm.engine.task import Task
 from repoagent_llm.runner.paged import PagedRunner
 
-__all__ = ["BlockBudget", "Budget", "PageBudget"]
-
 
 class BlockBudget:
     """Blocks by request, for runners that give each sequence memory of its own."""

@@ -15,8 +15,6 @@ from repoagent_llm.types.decoding_config import DebugConfig
 from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.stats import DebugTensorsPerIteration
 
-__all__ = ["DebugTensors", "graph_tensors"]
-
 _INPUTS: Final = ("input_ids", "sequence_length")
 _OUTPUTS: Final = ("logits",)
 _REQUESTS: Final = "request_ids"

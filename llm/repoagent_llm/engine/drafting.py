@@ -19,9 +19,6 @@ from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent_llm.types.executor_errors import CheckError, EngineError
 
-__all__ = ["DraftLength", "DraftModel", "Drafting"]
-
-
 # Below this share of right guesses they cost more than they save: a step with guesses takes longer than one without.
 _WORTH: Final = 0.25
 # What the latest step counts for in the share of right guesses.

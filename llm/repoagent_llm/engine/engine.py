@@ -33,8 +33,6 @@ from repoagent_llm.types.enums import FinishReason, RequestStage
 from repoagent_llm.types.executor_errors import CheckError, text_of
 from repoagent_llm.types.result import Response
 
-__all__ = ["Engine"]
-
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 5.0

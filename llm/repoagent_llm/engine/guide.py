@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from repoagent_llm.types.guidance import GuidedDecodingParams
 
-__all__ = ["Guide", "GuideFactory"]
-
 
 class Guide(Protocol):
     """The state of one grammar in one sequence. Any method may raise; that fails the request it belongs to."""

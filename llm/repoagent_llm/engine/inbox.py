@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from repoagent_llm.engine.task import Task
 
-__all__ = ["NO_MAIL", "Inbox", "Mail"]
-
 
 @dataclass(slots=True)
 class Mail:

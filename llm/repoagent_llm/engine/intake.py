@@ -25,8 +25,6 @@ from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureEr
 from repoagent_llm.types.request import Endings, Request, extras_of
 from repoagent_llm.types.rules import tokens
 
-__all__ = ["Intake", "choose_shortcuts"]
-
 
 def choose_shortcuts(task: Task, vocab_size: int, decoding: DecodingConfig | None) -> None:
     """Note which of the engine's shorter ways ``task`` may take; ``decoding`` is the executor's."""

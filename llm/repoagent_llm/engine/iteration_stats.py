@@ -25,8 +25,6 @@ from repoagent_llm.types.stats import (
     SpecDecodingStats,
 )
 
-__all__ = ["IterationCounts", "StatsKeeper"]
-
 
 @dataclass(slots=True)
 class IterationCounts:

@@ -15,8 +15,6 @@ from repoagent_llm.types.cache_config import (
     KVCacheUpdatedData,
 )
 
-__all__ = ["KVCacheEventManager", "KvEventSink"]
-
 
 class KVCacheEventManager:
     """Hands events out. The oldest are dropped when more than the buffer's size are waiting."""

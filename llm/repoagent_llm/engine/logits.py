@@ -14,8 +14,6 @@ import numpy.typing as npt
 from repoagent_llm.engine.word_lists import banned_by_ngrams, banned_by_words
 from repoagent_llm.types.request import Request
 
-__all__ = ["LogitsRules"]
-
 Row = npt.NDArray[np.float32]
 #: Divided by less, logits overflow; all but the largest have no weight long before that.
 _COLDEST: Final = 1e-30

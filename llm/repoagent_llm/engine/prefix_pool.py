@@ -22,9 +22,6 @@ from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import KvBlob
 from repoagent_llm.types.cache_config import DEFAULT_PRIORITY, KVCacheStoredBlockData, UniqueToken
 
-__all__ = ["BlockHash", "LeafOrder", "Marked", "Match", "Page", "PrefixKey", "PrefixPool", "Retention"]
-
-
 BlockHash = NewType("BlockHash", int)
 # A token; with an extra id, which distinguishes what one token stands for in different prompts, a pair.
 Marked = int | tuple[int, int]

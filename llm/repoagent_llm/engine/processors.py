@@ -13,8 +13,6 @@ from repoagent_llm.types.decoding_config import LogitsPostProcessorConfig
 from repoagent_llm.types.executor_errors import text_of
 from repoagent_llm.types.request import Request
 
-__all__ = ["PostProcessors", "Ready", "reason_of"]
-
 Rows = npt.NDArray[np.float32]
 
 

@@ -10,8 +10,6 @@ from repoagent_llm.runner.protocol import Embeddings, RunnerInfo, TokenArray
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 from repoagent_llm.types.request import Request
 
-__all__ = ["PromptTable", "check_prompt_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class PromptTable:

@@ -17,17 +17,6 @@ from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 from repoagent_llm.types.request import Request, SamplingConfig, extras_of
 
-__all__ = [
-    "Capacity",
-    "RequestChecks",
-    "check_draft_logits",
-    "check_sampling",
-    "check_tokens",
-    "returned_beams",
-    "sampled_sequences",
-]
-
-
 _FINITE: Final = (
     "temperature",
     "repetition_penalty",

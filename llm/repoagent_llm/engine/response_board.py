@@ -9,8 +9,6 @@ from operator import itemgetter
 from repoagent_llm.types.executor_errors import ExecutorStoppedError
 from repoagent_llm.types.result import Response
 
-__all__ = ["ResponseBoard"]
-
 
 class ResponseBoard:
     """Responses by request. A request is known from ``open`` until its final response has been taken."""

@@ -19,8 +19,6 @@ from repoagent_llm.types.result import (
     TimingMetrics,
 )
 
-__all__ = ["ResultMaker"]
-
 
 class ResultMaker:
     """Builds the responses that a task owes after an iteration."""

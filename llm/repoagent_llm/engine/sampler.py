@@ -9,8 +9,6 @@ import numpy.typing as npt
 from repoagent_llm.engine.token_sampling import Limits, distribution, draw, draw_from, log_softmax, nothing_follows
 from repoagent_llm.types.request import SamplingConfig
 
-__all__ = ["Sampler"]
-
 DEFAULT_TOP_P_MIN = 1e-6
 
 

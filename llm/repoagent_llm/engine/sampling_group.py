@@ -14,8 +14,6 @@ from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["SamplingGroup", "add_token"]
-
 Rows = npt.NDArray[np.float32]
 
 

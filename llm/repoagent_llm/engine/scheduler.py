@@ -20,8 +20,6 @@ from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
-__all__ = ["Limits", "Others", "Plan", "Scheduler", "Work", "split_budget"]
-
 
 def split_budget(wanted: Sequence[int], budget: int, policy: ContextChunkingPolicy, *, chunked: bool) -> list[int]:
     """Tokens for each of the prompts, which are in order and want ``wanted`` tokens. At least one gets some."""

@@ -10,8 +10,6 @@ from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import AdaptableRunner, ModelRunner
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["CacheTotals", "SequenceCache"]
-
 logger = logging.getLogger(__name__)
 
 

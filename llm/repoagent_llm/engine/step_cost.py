@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["StepCost"]
-
 _WEIGHT: Final = 0.1
 # What a token more costs of a step of one token until steps of several sizes were seen: decoders on two cores had 0.08.
 _PRIOR: Final = 0.1

@@ -17,8 +17,6 @@ from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason, RequestStage
 from repoagent_llm.types.request import Request
 
-__all__ = ["Group", "Lookahead", "Task", "TaskTimes", "retention_of"]
-
 
 class Lookahead:
     """Drafts from n-grams that were seen before; the model verifies them in one run.

@@ -15,18 +15,6 @@ import numpy.typing as npt
 
 from repoagent_llm.types.executor_errors import CheckError, EngineError
 
-__all__ = [
-    "BLOCK",
-    "Limits",
-    "distribution",
-    "draw",
-    "draw_from",
-    "draw_plain",
-    "likeliest",
-    "log_softmax",
-    "nothing_follows",
-]
-
 Row = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.float64]

@@ -15,8 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from repoagent_llm.engine.token_sampling import BLOCK
 
-__all__ = ["DRAWN", "LARGEST", "LAST_KEPT", "LOGITS", "TEMPERATURE", "TOP_P", "UNIFORM", "Way", "drawing_session"]
-
 #: Inputs: logits float32 [rows, vocabulary]; temperature float32, top-p and a random number float64, each [rows, 1].
 #: For ``Way.TOP_P_AGAIN`` random numbers [rows, tries].
 LOGITS: Final = "logits"

@@ -11,8 +11,6 @@ from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.runner.protocol import Seq
 from repoagent_llm.types.enums import FinishReason
 
-__all__ = ["TokenSequence"]
-
 
 @dataclass(slots=True, eq=False)
 class TokenSequence:

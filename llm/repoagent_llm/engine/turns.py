@@ -10,8 +10,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
-__all__ = ["PATIENCE", "QUANTUM", "Seat", "Turns"]
-
 QUANTUM: Final = 0.002
 """Seconds for which a seat keeps its turn, over several short steps: to hand it on takes a small part of that."""
 PATIENCE: Final = 2.0

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["banned_by_ngrams", "banned_by_words", "ends_with_any"]
-
 Words = Sequence[Sequence[int]]
 
 

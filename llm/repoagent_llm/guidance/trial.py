@@ -19,9 +19,6 @@ from repoagent.programs import start_python
 from repoagent_llm.types.executor_errors import CheckError, EngineError
 from repoagent_llm.types.guidance import GuidedDecodingParams
 
-__all__ = ["MOST_LEVELS", "PARSER_LIMITS", "Trial", "check_depth"]
-
-
 MOST_LEVELS: Final = 100
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _CODE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")

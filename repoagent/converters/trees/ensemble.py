@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     Booleans = npt.NDArray[np.bool_]
     Floats = npt.NDArray[np.float32]
 
-__all__ = [
-    "LEAF",
-    "MOST_CATEGORIES",
-    "MOST_NODES",
-    "NEARLY_ZERO",
-    "Columns",
-    "Ensemble",
-    "Link",
-    "Rounding",
-    "Tree",
-    "bounded",
-    "integers",
-    "reals",
-]
-
 _MOST_FEATURES: Final = 1 << 20
 MOST_CATEGORIES: Final = 1 << 24
 """The numbers of categories are compared as float32, which has no odd numbers from here on."""

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["read_ubj"]
-
 _DEEPEST: Final = 32
 _MOST_VALUES: Final = 1 << 24
 """Outside of lists of numbers, which have one mark for all."""

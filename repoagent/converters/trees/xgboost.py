@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["XgboostConverter", "read_xgboost"]
-
 _JSON_BYTES: Final = 256 << 20
 _JSON_VALUES: Final = 50_000_000
 _REAL: Final = "real"

@@ -19,8 +19,6 @@ from repoagent.nested_text import check_depth, read_json
 from repoagent.programs import start_python
 from repoagent_llm.backend.chat.source import ChatSource
 
-__all__ = ["ChatRenderer"]
-
 _HEAD: Final = struct.Struct(">I")
 _PROGRAM: Final = Path(__file__).with_name("child.py")
 _MEMORY: Final = 1 << 29

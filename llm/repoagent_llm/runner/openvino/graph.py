@@ -12,8 +12,6 @@ from repoagent_llm.runner.paged_folder import ExpertLayout, FolderWeights, Paged
 from repoagent_llm.runner.rope import rope_speeds
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
-__all__ = ["PagedGraph"]
-
 _CLAMP: Final = 7.0
 _STEEPNESS: Final = 1.702
 """Of the activation of gpt-oss."""

@@ -19,8 +19,6 @@ from repoagent_llm.runner.protocol import AdapterWeights, LoraShape, RunnerInfo
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError, UnsupportedFeatureError
 
-__all__ = ["OpenVinoModel", "open_paged"]
-
 _BYTES: Final = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "u8": np.uint8}
 _FIXED_RESULTS: Final = 2
 _HEAD_STEP: Final = 8
