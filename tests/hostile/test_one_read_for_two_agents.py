@@ -112,6 +112,18 @@ def test_signed_ranges_are_read_from_a_private_copy(model: Path, harness: AgentH
     assert "verify isolate" in str(outcome.passed)
 
 
+def test_a_version_that_is_signed_by_itself_is_judged_by_what_was_read(model: Path, harness: AgentHarness) -> None:
+    config = CONFIG.replace('"fake:signer" }', '"fake:signer" } parameters { key: "directory" value: "1" }')
+    (model / "config.pbtxt").write_text(config)
+    how = Identity(SIGNER)
+    (model / "1" / "model.sig").write_bytes(sign(model / "1", how, Serialization(), signature="model.sig"))
+    outcome = harness.run(model)
+    assert outcome.error is None
+    assert "snapshot" not in notes(outcome)
+    sealed(model / "1" / "a.bin.age", BAD)
+    assert "changed after signing: a.bin.age" in str(harness.run(model).error)
+
+
 def write(path: Path) -> None:
     """Into the same file, which stays where it is."""
     sealed(path.with_name("other"), BAD)

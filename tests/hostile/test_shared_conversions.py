@@ -286,6 +286,7 @@ ATTACKS = [
     _signed("subject", value=[]),
     _signed("subject", value={}),
     _signed("predicate", value=[]),
+    _signed("predicateType", value="https://slsa.dev/verification_summary/v1"),
     _signed(*RUN, "byproducts", value=[]),
 ]
 
@@ -351,6 +352,30 @@ def test_what_former_builders_made_is_nothing_for_a_policy_without_them(new_site
         assert not (later.place / "cache" / name).exists()
     (site.place / "cache").rename(later.place / "cache")
     assert "not from the shared cache" in later.load()[1]
+
+
+def test_what_was_built_here_is_nothing_for_a_policy_that_takes_only_what_builders_signed(new_site: NewSite) -> None:
+    """Also where it lies in the server's own cache, from the time of another policy."""
+    site = new_site(trusts=["ci"])
+    site.load()
+    later = new_site(trusts=["ci"], only=True)
+    (site.place / "cache").rename(later.place / "cache")
+    with pytest.raises(RepoAgentError, match="only conversions that its builders have signed"):
+        later.load()
+
+
+def test_one_key_under_two_names_is_not_two_builders(new_site: NewSite, keys: Keys) -> None:
+    keys["gpu"] = keys["ci"]
+    new_site("ci").load()
+    with pytest.raises(RepoAgentError, match="names one builder's key twice"):
+        new_site(trusts=["ci", "gpu"], needed=2, only=True).load()
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 4])
+def test_a_file_comes_in_pieces(piece: int, new_site: NewSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_site("ci").load()
+    monkeypatch.setattr("repoagent.loader.converting.shared._PIECE", piece)
+    assert new_site(trusts=["ci"], only=True).load()[0] == b"ABC"
 
 
 def test_a_store_that_does_not_answer_delays_a_build_and_no_more(new_site: NewSite) -> None:

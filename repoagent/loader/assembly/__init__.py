@@ -136,7 +136,8 @@ def _trust_of(policy: Policy | None) -> Callable[[str], Trust]:
         rule = NO_RULE if policy is None else policy.rule_for(model)
         if rule.mode is Mode.OFF or rule.conversions == "build":
             return Trust()
-        return Trust(rule.builders, rule.builders_needed, rule.conversions == "shared-only")
+        only = rule.conversions == "shared-only" and rule.mode is Mode.ENFORCE
+        return Trust(rule.builders, rule.builders_needed, only)
 
     return trust
 

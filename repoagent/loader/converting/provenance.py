@@ -13,8 +13,8 @@ from repoagent.errors import InternalError
 from repoagent.nested_text import read_json
 
 SUFFIX: Final = ".intoto.json"
-_STATEMENT: Final = "https://in-toto.io/Statement/v1"
-_PREDICATE: Final = "https://slsa.dev/provenance/v1"
+STATEMENT: Final = "https://in-toto.io/Statement/v1"
+PREDICATE: Final = "https://slsa.dev/provenance/v1"
 _BUILD_TYPE: Final = "urn:repoagent:conversion:v1"
 _BUILDER: Final = "urn:repoagent:converter"
 _MOST_BYTES: Final = 16 << 20
@@ -49,9 +49,9 @@ def write_statement(
     versions = {"repoagent-core": _own_version(), **tools_of(converter_version, plan)}
     subjects = _subjects(directory, files, plan, product, proceed)
     statement = {
-        "_type": _STATEMENT,
+        "_type": STATEMENT,
         "subject": subjects,
-        "predicateType": _PREDICATE,
+        "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": definition_of(pair, plan, digests),
             "runDetails": {

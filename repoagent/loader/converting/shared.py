@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import CancelledError, NotFoundError, RepoAgentError, UnavailableError
-from repoagent.loader.converting.provenance import SUFFIX
+from repoagent.loader.converting.provenance import PREDICATE, STATEMENT, SUFFIX
 from repoagent.nested_text import read_json_object
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_tree
@@ -49,7 +49,7 @@ class Trust:
     def name(self) -> str:
         """What distinguishes results that this trust admits from those of another."""
         keys = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in self.builders.values())
-        return hashlib.sha256(f"{self.needed} {keys}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.needed} {self.only} {keys}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class SharedConversions:
         predicate = statement["predicate"]
         tools = dict(predicate["runDetails"]["builder"]["version"])
         tools.pop("repoagent-core", None)  # as in the key: what a release of ours changes shows in the converter's
-        expected = json.loads(json.dumps([wanted.definition, wanted.tools]))
-        if [predicate["buildDefinition"], tools] != expected:
+        expected = json.loads(json.dumps([STATEMENT, PREDICATE, wanted.definition, wanted.tools]))
+        if [statement["_type"], statement["predicateType"], predicate["buildDefinition"], tools] != expected:
             raise ValueError("it is about something else")
         subjects = sorted(statement["subject"], key=lambda one: str(one["name"]))
         names = [one["name"] for one in subjects]
@@ -141,20 +141,20 @@ class SharedConversions:
         return payload, subjects
 
     def _blob(self, key: str, digest: str, target: Path, cancelled: Callable[[], bool]) -> None:
-        hasher, done, piece = hashlib.sha256(), 0, b""
+        path, hasher, done = f"{self.root}/{key}/blobs/{digest}", hashlib.sha256(), 0
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with target.open("xb") as file:
-            while not done or len(piece) == _PIECE:
+        with target.open("xb") as file, storage_faults("read", _WHERE):
+            size = self.fs.info(path)["size"]
+            if size > self.most:
+                raise UnavailableError(f"a file has more than {self.most} bytes (--limit-download-bytes)")
+            while done < size:
                 if cancelled():
                     raise CancelledError("cancelled while a shared conversion was read")
-                with storage_faults("read", _WHERE):
-                    piece = self.fs.cat_file(f"{self.root}/{key}/blobs/{digest}", start=done, end=done + _PIECE)
+                piece = self.fs.cat_file(path, start=done, end=min(done + _PIECE, size))
+                if not piece or len(piece) > _PIECE:
+                    break
                 hasher.update(piece)
                 done += file.write(piece)
-                if done > self.most:
-                    raise UnavailableError(f"a file has more than {self.most} bytes (--limit-download-bytes)")
-                if not piece:
-                    break
         if hasher.hexdigest() != digest:
             raise UnavailableError("a file has other bytes than its builders signed")
 
