@@ -273,6 +273,9 @@ MODELS := .venvs/models
 TREES := tests/converters/trees
 RECORDED := xgboost-cpu==3.2.0,lightgbm==4.7.0 xgboost-cpu==3.0.5,lightgbm==4.7.0,--few,xgboost xgboost-cpu==2.1.4,lightgbm==3.3.5,scikit-learn,--few,xgboost,lightgbm
 
+# Without what they need and the tests have: numpy, onnx and protobuf.
+TABLES := scikit-learn==1.9.1 skl2onnx==1.20.0 skops==0.16.0 catboost==1.2.10 scipy joblib threadpoolctl narwhals pandas python-dateutil six tzdata prettytable wcwidth cloudpickle plotly graphviz
+
 models: $(STAMP)
 	set -e; rm -rf $(MODELS); for each in $(RECORDED); do \
 		packages=$$(echo "$${each%%,--few*}" | tr , ' '); few=$$(echo "$$each" | grep -o -- '--few.*' | tr , ' ' || true); \
@@ -281,6 +284,8 @@ models: $(STAMP)
 		$(MODELS)/record/bin/python -W ignore $(TREES)/make_models.py $$few; done
 	$(PIP) --target $(MODELS)/libraries xgboost-cpu==3.2.0 lightgbm==4.7.0
 	PYTHONPATH=$(abspath $(MODELS))/libraries $(BIN)/python -m pytest -q $(TREES)
+	$(PIP) --target $(MODELS)/tables --no-deps $(TABLES)
+	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q tests/converters/tables/test_sklearn.py tests/converters/tables/test_catboost.py
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 _HEAD_BYTES: Final = 4096
+_TAIL_BYTES: Final = 1 << 16
 
 Progressing = Callable[[int, int | None, str], None]
 """``(done, total, what)``, as :meth:`~repoagent.api.AgentModel.progress`; ``total`` is None where it is not known."""
@@ -153,17 +154,26 @@ def recognized(converter: Converter, directory: Path, name: str) -> bool:
     """Whether the file ``name`` beneath ``directory`` is of the format that ``converter`` is from.
 
     A converter decides by content, in a method ``recognizes(head: bytes) -> bool`` that it may have beside those of
-    :class:`Converter`; ``head`` is up to 4096 bytes from the start of the file. One without it recognises nothing.
+    :class:`Converter`; ``head`` is up to 4096 bytes from the start of the file. An archive shows at its end what it
+    is: ``recognizes_ends(head: bytes, tail: bytes) -> bool`` gets up to 65536 bytes from there, too. A converter
+    without either recognises nothing.
 
     Raises:
         UnsafePathError: the file is a link, or lies elsewhere.
         NotFoundError: there is none.
     """
     recognizes: Callable[[bytes], bool] | None = getattr(converter, "recognizes", None)
-    if recognizes is None:
+    ends: Callable[[bytes, bytes], bool] | None = getattr(converter, "recognizes_ends", None)
+    if recognizes is None and ends is None:
         return False
     with open_beneath(directory, name, follow=False) as file:
-        return recognizes(file.read(_HEAD_BYTES))
+        head = file.read(_HEAD_BYTES)
+        if recognizes is not None and recognizes(head):
+            return True
+        if ends is None:
+            return False
+        file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+        return ends(head, file.read(_TAIL_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

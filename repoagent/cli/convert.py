@@ -63,7 +63,6 @@ def convert(
     with PluginManager() as plugins:
         converters = Converters(plugins.registry("converters", BUILT_IN_CONVERTERS))
     pair = (source_format or _recognized(file, target_format, converters), target_format)
-    converter = converters.get(pair)
     if output is not None:
         parameters = {**parameters, "output": output.name}
     directory = file.parent if output is None else output.parent
@@ -72,7 +71,7 @@ def convert(
     stop = StopSignals()
     try:
         settings = take_converter_settings(flags)
-        plan, product, written = _converted(converters, pair, file, directory, parameters, settings, stop)
+        converter, plan, product, written = _converted(converters, pair, file, directory, parameters, settings, stop)
     except RepoAgentError:
         if stop.number:
             sys.exit(128 + stop.number)
@@ -105,14 +104,16 @@ def _converted(
     parameters: dict[str, str],
     given: "ConverterSettings",
     stop: StopSignals,
-) -> tuple[ConversionPlan, Product, list[Path]]:
+) -> tuple[Converter, ConversionPlan, Product, list[Path]]:
     from repoagent.loader.converting.build_process import build_in_child
-    from repoagent.loader.converting.environments import planned, runs_code
+    from repoagent.loader.converting.environments import jail_bytes, planned
     from repoagent.loader.converting.messages import BuildOrder
     from repoagent.loader.converting.result_files import refuse_foreign
 
-    converter: Converter = converters.get(pair)
     source = ConversionSource(file.absolute().parent, file.name, str(file))
+    pair, source, parameters = converters.redirected(pair, source, parameters)
+    file = file.parent / source.name
+    converter: Converter = converters.get(pair)
     plan = planned(converter, pair, source, parameters, given)
     _refuse_existing(directory / plan.output)
     label = f"the converter from '{pair[0]}' to '{pair[1]}'"
@@ -128,18 +129,18 @@ def _converted(
             settings,
             confidential=False,
             environment=given.environment(pair[0]),
-            jail_bytes=DEFAULT_LIMITS.build_bytes if runs_code(converter) else 0,
+            jail_bytes=jail_bytes(converter, DEFAULT_LIMITS),
         )
         try:
             product = build_in_child(order, Path(scratch), label, progress=_ignored, cancelled=stop.is_set)
         except RepoAgentError as error:
             raise error_of(error.code, f"{file}: {error.message}") from None
-        if runs_code(converter):
+        if order.jail_bytes:
             refuse_foreign(Path(target), plan.output, str(file))
         results = sorted(Path(target).iterdir())
         for path in results:
             _refuse_existing(directory / path.name)
-        return plan, product, [_placed(path, directory / path.name) for path in results]
+        return converter, plan, product, [_placed(path, directory / path.name) for path in results]
 
 
 def _placed(path: Path, place: Path) -> Path:

@@ -29,7 +29,7 @@ from repoagent.errors import (
     error_of,
 )
 from repoagent.loader.converting.build_process import build_in_child, took_too_long
-from repoagent.loader.converting.environments import planned, runs_code
+from repoagent.loader.converting.environments import jail_bytes, planned, runs_code
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.provenance import (
     definition_of,
@@ -103,6 +103,7 @@ class LoadConversion:
         progress: Progressing,
         report: Reporter,
     ) -> None:
+        pair, source, options = converters.redirected(pair, source, options)
         self._load = load
         self._pair = pair
         self._label = f"the converter from '{pair[0]}' to '{pair[1]}'"
@@ -284,7 +285,7 @@ class LoadConversion:
         except RepoAgentError as error:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
-        if runs_code(self._converter):
+        if jail_bytes(self._converter, self._load.services.limits):
             refuse_foreign(directory, self._plan.output, self._source.label)
         made_by, plan, product = self._converter.version, self._plan, self._product
         self._made = write_statement(directory, self._pair, made_by, plan, digests, product, started, proceed)
@@ -301,7 +302,7 @@ class LoadConversion:
             dict(self._plan.settings),
             self._load.confidential,
             self._load.services.converter_settings.environment(self._pair[0]),
-            self._load.services.limits.build_bytes if runs_code(self._converter) else 0,
+            jail_bytes(self._converter, self._load.services.limits),
         )
         scratch = self._load.new_directory("building")
         try:

@@ -104,7 +104,7 @@ def test_a_conversion_that_is_stopped_leaves_nothing_behind(model: Path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "its content shows no format that becomes 'onnx'; name it with --from, one of: lightgbm, "),
+        ([], "its content shows no format that becomes 'onnx'; name it with --from, one of: catboost, "),
         (["--from", "xgboost"], "does not begin as a model of XGBoost"),
         (["--to", "nothing"], "its content shows no format that becomes 'nothing'; name it with --from, one of: none"),
     ],

@@ -134,6 +134,8 @@ def _find_source(
         for kind in formats
         if recognized(model.converter(kind, _ONNX), directory, name)
     ]
+    described = [one for one in found if getattr(model.converter(one[0], _ONNX), "describes_others", False)]
+    found = described if len(described) == 1 else found
     if len(found) > 1:
         each = " and ".join(f"{name} ({kind})" for kind, name in found)
         raise InvalidArgumentError(f"{directory.name} has {each}; the parameter 'input' names the one to convert")

@@ -1,55 +1,37 @@
 """What the converters of trees share: their options, the build, and the comparison with the library of the source."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from repoagent.api.converters import (
-    ConversionJob,
-    ConversionPlan,
-    ConversionSource,
-    ConverterOption,
-    Product,
-    recognized,
-)
-from repoagent.beneath import open_beneath, status_beneath
-from repoagent.converters.onnx.source import public_error, refuse_other_backend, serve_with_onnx_runtime
-from repoagent.converters.option_values import choice, file_name
+from repoagent.api.converters import ConversionJob, ConverterOption, Product
+from repoagent.beneath import open_beneath
+from repoagent.converters.onnx.source import public_error
+from repoagent.converters.option_values import choice
+from repoagent.converters.tables.tabular import LARGEST_FILE, ROWS, TabularConverter, closeness, described
 from repoagent.converters.trees.ensemble import Ensemble, Link
-from repoagent.converters.trees.graph import NAMES, to_onnx
+from repoagent.converters.trees.graph import to_onnx
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from repoagent.config import ModelConfig
-
     Floats = npt.NDArray[np.float32]
 
 __all__ = ["TreeConverter", "compare", "random_rows"]
 
-_OUTPUT: Final = "model.onnx"
-_LARGEST_FILE: Final = 1 << 30
-_BATCH: Final = 1024
-"""The rows of a request that a model without a configuration takes."""
-_ROWS: Final = 256
 _CELLS: Final = 1 << 24
-_TOLERANCE: Final = 1e-4
-_CLOSE: Final = 1e-6
 _LARGEST: Final = 1e30
-_CONFIG_TYPES: Final = {1: "TYPE_FP32", 7: "TYPE_INT64", 11: "TYPE_FP64"}
 _TREES: Final = ("best", "all")
 
 
-class TreeConverter(ABC):
+class TreeConverter(TabularConverter):
     """A reader of one library's files, as a converter; see :class:`repoagent.api.Converter`."""
 
-    version: ClassVar[str]
-    title: ClassVar[str]
     library: ClassVar[str]
     """The package that the result is compared with, where it is installed."""
     packages = ("onnx",)
@@ -60,12 +42,9 @@ class TreeConverter(ABC):
         """The names of that package: as such, and without what a GPU needs."""
         return (self.library, f"{self.library}-cpu")
 
-    in_child = True
-    options: Mapping[str, ConverterOption] = {
-        "names": ConverterOption("repoagent", f"what the tensors are called: those of {', '.join(NAMES)}"),
-        "input_type": ConverterOption("fp32", "fp64: the input takes doubles, as NumPy and pandas have them"),
+    options = {
+        **TabularConverter.options,
         "trees": ConverterOption("best", "all: also those behind the best iteration of an early stopping"),
-        "output": ConverterOption(_OUTPUT, "the name of the result"),
     }
 
     @abstractmethod
@@ -80,24 +59,9 @@ class TreeConverter(ABC):
     def expected(self, data: bytes, rows: "Floats", all_trees: bool) -> "npt.NDArray[Any]":
         """What the library, with the file ``data``, answers to ``rows``."""
 
-    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """See :class:`repoagent.api.Converter`."""
-        refuse_other_backend(source.config)
-        if not (source.directory / source.name).is_file():
-            raise InvalidArgumentError(f"{source.label}: no such file; the parameter 'input' names the model file")
-        if not recognized(self, source.directory, source.name):
-            raise InvalidArgumentError(f"{source.label}: does not begin as a model of {self.title}")
-        if status_beneath(source.directory, source.name, follow=False).st_size > _LARGEST_FILE:
-            raise UnsupportedError(f"{source.label}: has more than {_LARGEST_FILE} bytes")
-        output = file_name(options, "output") or _OUTPUT
-        settings = {
-            "input": source.name,
-            "output": output,
-            "names": choice(options, "names", NAMES),
-            "double": choice(options, "input_type", ("fp32", "fp64")) == "fp64",
-            "all_trees": choice(options, "trees", _TREES) == "all",
-        }
-        return ConversionPlan((source.name,), output, settings, {}, "any", (source.name,))
+    def settings(self, options: Mapping[str, str]) -> dict[str, Any]:
+        """See :class:`TabularConverter`."""
+        return {"all_trees": choice(options, "trees", _TREES) == "all"}
 
     def _library(self) -> dict[str, str]:
         """Name and version of the library, where it is installed."""
@@ -112,7 +76,7 @@ class TreeConverter(ABC):
         name, all_trees = job.settings["input"], job.settings["all_trees"]
         job.progress(0, None, f"reading {name}")
         with open_beneath(job.source, name, follow=False) as file:
-            data = file.read(_LARGEST_FILE)
+            data = file.read(LARGEST_FILE)
         try:
             ensemble, notes = self.read(data, all_trees)
             model = to_onnx(ensemble, job.settings["names"], double=job.settings["double"])
@@ -128,20 +92,7 @@ class TreeConverter(ABC):
         job.progress(0, None, "comparing")
         notes.append(self._compared(content, data, ensemble, all_trees))
         graph = model.graph
-        return Product({"inputs": _described(graph.input), "outputs": _described(graph.output)}, tuple(notes))
-
-    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
-        """See :class:`repoagent.api.Converter`. What the configuration has stays."""
-        from repoagent.config.model_config_pb2 import DataType
-
-        serve_with_onnx_runtime(config, plan.output)
-        if not (config.max_batch_size or config.input or config.output):
-            config.max_batch_size = _BATCH
-        for place, tensors in ((config.input, "inputs"), (config.output, "outputs")):
-            if place or not config.max_batch_size:
-                continue
-            for one in product.annotations[tensors]:
-                place.add(name=one["name"], data_type=DataType.Value(one["type"]), dims=one["dims"])
+        return Product({"inputs": described(graph.input), "outputs": described(graph.output)}, tuple(notes))
 
     def _compared(self, content: bytes, data: bytes, ensemble: Ensemble, all_trees: bool) -> str:
         """What the report states of a comparison with the library.
@@ -166,18 +117,6 @@ class TreeConverter(ABC):
         return f"compared with {title}: {len(rows)} rows, largest difference {difference:.1e}"
 
 
-def _described(tensors: Any) -> list[dict[str, Any]]:
-    """The tensors of a graph as a configuration has them, without the dimension of the batch."""
-    return [
-        {
-            "name": one.name,
-            "type": _CONFIG_TYPES[one.type.tensor_type.elem_type],
-            "dims": [dim.dim_value for dim in one.type.tensor_type.shape.dim[1:]],
-        }
-        for one in tensors
-    ]
-
-
 def random_rows(ensemble: Ensemble) -> "Floats":
     """Rows that a comparison is made on, the same each time.
 
@@ -188,7 +127,7 @@ def random_rows(ensemble: Ensemble) -> "Floats":
 
     random = np.random.default_rng(0)
     features, values = ensemble.columns().thresholds()
-    count = min(_ROWS, _CELLS // ensemble.features)
+    count = min(ROWS, _CELLS // ensemble.features)
     rows = random.normal(size=(count, ensemble.features)).astype(np.float32)
     order = np.argsort(features, kind="stable")
     features, values = features[order], values[order]
@@ -216,10 +155,5 @@ def compare(content: bytes, ensemble: Ensemble, rows: "Floats", expected: "npt.N
     wanted = np.asarray(expected, np.float64)
     if ensemble.link is Link.BINARY:
         wanted = np.stack([1 - wanted, wanted], axis=1)
-    wanted = wanted.reshape(found.shape)
-    size = np.abs(wanted)
-    differences = np.abs(found - wanted)
-    with np.errstate(invalid="ignore"):
-        allowed = _TOLERANCE * np.maximum(size, np.median(size)) + _CLOSE * size.max()
-    is_close = (found == wanted) | (differences <= allowed)
-    return float(np.nan_to_num(differences, nan=0.0 if is_close.all() else np.inf).max()), bool(is_close.all())
+    difference, is_close = closeness(found, wanted.reshape(found.shape))
+    return difference, bool(is_close.all())

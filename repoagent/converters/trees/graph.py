@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from repoagent.converters.tables.tabular import NAMES
 from repoagent.converters.trees.ensemble import LEAF, NEARLY_ZERO, Ensemble, Link, Rounding
 
 if TYPE_CHECKING:
@@ -11,13 +12,6 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = ["NAMES", "to_onnx"]
-
-NAMES: Final[Mapping[str, Mapping[str, str]]] = {
-    "repoagent": {name: name for name in ("input", "prediction", "label", "probabilities")},
-    "triton-fil": {"input": "input__0", "prediction": "output__0", "probabilities": "output__0"},
-    "mlserver": {"input": "input", "prediction": "predict", "label": "predict", "probabilities": "predict_proba"},
-}
-"""Whose clients find the tensors that they know -> the names of these; one without a name is left out."""
 
 
 def to_onnx(ensemble: Ensemble, names: str, *, double: bool) -> "onnx.ModelProto":

@@ -44,6 +44,8 @@ _OBJECTIVES: Final[Mapping[str, Link]] = {
     "multiclassova": Link.ONE_OF,
 }
 """Objective -> what the sums become; one of the user's own has no name in the file, and LightGBM answers the sums."""
+_TEXT_BYTES: Final = 256 << 20
+"""A text takes some times as much memory once its lines are apart."""
 _IS_CATEGORY: Final = 1
 _DEFAULT_LEFT: Final = 2
 _ZERO, _NAN = 1, 2
@@ -82,6 +84,8 @@ def read_lightgbm(data: bytes) -> Ensemble:
         InvalidArgumentError: it is damaged.
         UnsupportedError: it has what ONNX cannot express.
     """
+    if len(data) > _TEXT_BYTES:
+        raise UnsupportedError(f"has more than {_TEXT_BYTES} bytes of text")
     blocks = _blocks(data)
     header = next(blocks)
     objective, *words = header.get("objective", "").split() or [""]

@@ -11,6 +11,7 @@ from repoagent.api.converters import ConversionPlan, ConversionSource, Converter
 from repoagent.beneath import jail
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint
+from repoagent.limits import Limits
 from repoagent.loader.converting.registry import option_values
 
 
@@ -51,6 +52,16 @@ class ConverterSettings:
 def runs_code(converter: Converter) -> bool:
     """Whether opening a source of this converter runs what is in it."""
     return bool(getattr(converter, "runs_code", False))
+
+
+def jail_bytes(converter: Converter, limits: Limits) -> int:
+    """How much memory its process may take in a jail; 0 for no jail.
+
+    A source that is data is read in one where the kernel has it, if the converter declares ``jailed``: its library may
+    have faults.
+    """
+    jailed = runs_code(converter) or (getattr(converter, "jailed", False) and not jail.problem())
+    return limits.build_bytes if jailed else 0
 
 
 def planned(

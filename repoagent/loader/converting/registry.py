@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Final, cast
 
-from repoagent.api.converters import Converter
+from repoagent.api.converters import ConversionSource, Converter
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.installing import missing_part
 
@@ -66,6 +66,21 @@ class Converters:
             InternalError: its code cannot be used.
         """
         return resolve(self.target(pair))
+
+    def redirected(
+        self, pair: tuple[str, str], source: ConversionSource, options: Mapping[str, str]
+    ) -> tuple[tuple[str, str], ConversionSource, dict[str, str]]:
+        """The conversion that is meant: a converter with a method ``redirect`` names the file that is converted.
+
+        Raises:
+            RepoAgentError: what it reads is damaged, or names nothing that is converted.
+        """
+        redirect = getattr(self.get(pair), "redirect", None)
+        if redirect is None:
+            return pair, source, dict(options)
+        source_format, source, options = redirect(source, options)
+        known = self.get((source_format, pair[1])).options
+        return (source_format, pair[1]), source, {name: value for name, value in options.items() if name in known}
 
 
 def option_values(converter: Converter, given: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from repoagent.api import ConversionSource
 from repoagent.config import read_text
+from repoagent.converters.tables import tabular
 from repoagent.converters.trees import converter as module
 from repoagent.converters.trees.xgboost import XgboostConverter
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
@@ -132,7 +133,7 @@ def test_what_cannot_be_a_model_is_refused_before_anything_is_built(
     path.write_bytes(BINARY.content)
     with pytest.raises(InvalidArgumentError, match="but the configuration has 'python'"):
         plan(path, 'backend: "python"')
-    monkeypatch.setattr(module, "_LARGEST_FILE", 100)
+    monkeypatch.setattr(tabular, "LARGEST_FILE", 100)
     with pytest.raises(UnsupportedError, match="has more than 100 bytes"):
         plan(path)
 

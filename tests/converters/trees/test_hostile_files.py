@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from repoagent.converters.trees import lightgbm
 from repoagent.converters.trees.ensemble import Ensemble, Link, Rounding, Tree
 from repoagent.converters.trees.graph import to_onnx
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
@@ -66,6 +67,12 @@ def mutated(content: bytes, source: random.Random, is_text: bool) -> bytes:
             case _:
                 data[place : place + 4] = source.randbytes(4) if not is_text else b"%d" % source.randrange(10**4)
     return bytes(data)
+
+
+def test_a_long_text_is_refused_before_it_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lightgbm, "_TEXT_BYTES", 1000)
+    with pytest.raises(UnsupportedError, match="has more than 1000 bytes of text"):
+        read(Recorded("lgb-multiclass.txt"), b"tree\nversion=v4\n" + b"x" * 1000)
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""Models of tables: scikit-learn, CatBoost and folders of MLflow become ONNX."""

@@ -1,0 +1,120 @@
+"""CatBoost to ONNX: the library writes the graph; what it is known to get wrong is mended, refused or compared."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.api.converters import ConversionJob, Product
+from repoagent.converters.tables.foreign_graph import Input, finished, short
+from repoagent.converters.tables.tabular import ROWS, TabularConverter, described
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+_CLASSES: Final = frozenset({"Logloss", "CrossEntropy", "MultiClass", "MultiClassOneVsAll"})
+_LOGARITHMS: Final = frozenset({"Poisson", "Tweedie"})
+"""The graph of the library ends with the logarithm of the prediction."""
+
+
+class CatboostConverter(TabularConverter):
+    """A file of ``save_model``. Its reader is native code, so it reads in a jail where there is one."""
+
+    version = "1"
+    title = "CatBoost"
+    jailed = True
+    packages = ("catboost", "onnx", "onnxruntime")
+
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file that begins with ``head`` is a model of CatBoost."""
+        return head[:4] == b"CBM1"
+
+    def prepare(self) -> None:
+        """Import what looks at the machine, before the jail."""
+        import onnx  # noqa: F401
+
+    def build(self, job: ConversionJob) -> Product:
+        """See :class:`repoagent.api.Converter`."""
+        import catboost
+        import onnx
+
+        job.progress(0, None, f"reading {job.settings['input']}")
+        path = job.source / job.settings["input"]
+        try:
+            model = catboost.CatBoost().load_model(str(path))
+        except Exception as error:  # whatever a library of others raises
+            raise InvalidArgumentError(f"is not a model of CatBoost, or is damaged: {short(error)}") from error
+        for kind in ("cat", "text", "embedding"):
+            if getattr(model, f"get_{kind}_feature_indices")():
+                raise UnsupportedError(f"cannot be converted to ONNX: features of the kind '{kind}'")
+        loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+        place = Path.cwd() / "catboost.onnx"
+        try:
+            model.save_model(str(place), format="onnx")
+        except Exception as error:
+            raise UnsupportedError(f"cannot be converted to ONNX: {short(error)}") from error
+        graph = onnx.load(str(place))
+        place.unlink()
+        _mend(graph, loss)
+        width = graph.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+        inputs = [Input(graph.graph.input[0].name, "fp32", width)]
+        rows = _rows(model, width)
+        found = [one.name for one in graph.graph.output]
+        roles = dict(zip(("label", "probabilities") if loss in _CLASSES else ("prediction",), found, strict=True))
+        expected = _expected(model, loss, rows)
+        title = f"catboost {catboost.__version__}"
+        result, compared = finished(graph, inputs, roles, {"input": rows}, expected, job.settings, title)
+        (job.target / job.settings["output"]).write_bytes(result.SerializeToString())
+        tensors = {"inputs": described(result.graph.input), "outputs": described(result.graph.output)}
+        return Product(tensors, (f"loss {loss or 'none'}", compared))
+
+
+def _mend(graph: Any, loss: str) -> None:
+    """Probabilities as a matrix instead of a mapping; predictions instead of their logarithms; our input's name."""
+    from onnx import TensorProto, helper
+
+    body = graph.graph
+    for node in [one for one in body.node if one.op_type == "ZipMap"]:
+        body.node.remove(node)
+        (former,) = [one for one in body.output if one.name == node.output[0]]
+        body.output.remove(former)
+        body.output.append(helper.make_tensor_value_info(node.input[0], TensorProto.FLOAT, None))
+    if loss in _LOGARITHMS:
+        body.node.append(helper.make_node("Exp", [body.output[0].name], ["exp"]))
+        del body.output[:]
+        body.output.append(helper.make_tensor_value_info("exp", TensorProto.FLOAT, None))
+    name = body.input[0].name
+    body.input[0].name = "input"
+    for node in body.node:
+        node.input[:] = ["input" if one == name else one for one in node.input]
+    if not any(one.domain == "" for one in graph.opset_import):
+        graph.opset_import.append(helper.make_opsetid("", 17))
+
+
+def _expected(model: Any, loss: str, rows: "Array") -> "Mapping[str, Array]":
+    import numpy as np
+
+    if loss in _CLASSES:
+        label = np.asarray(model.predict(rows, prediction_type="Class", thread_count=1))
+        return {"label": label, "probabilities": model.predict(rows, prediction_type="Probability", thread_count=1)}
+    kind = "Exponent" if loss in _LOGARITHMS else "RawFormulaVal"
+    return {"prediction": np.asarray(model.predict(rows, prediction_type=kind, thread_count=1))}
+
+
+def _rows(model: Any, width: int) -> "Array":
+    """Rows about the borders of the model, which are float32; some numbers are missing."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(ROWS, width)).astype(np.float32)
+    for feature, borders in model.get_borders().items():
+        if not borders or feature >= width:
+            continue
+        chosen = random.random(ROWS) < 0.7
+        drawn = random.choice(np.array(borders, np.float32), chosen.sum())
+        beside = np.nextafter(drawn, np.float32(np.inf))
+        rows[chosen, feature] = np.where(random.random(chosen.sum()) < 0.5, drawn, beside)
+    rows[random.random(rows.shape) < 0.05] = np.nan
+    return rows

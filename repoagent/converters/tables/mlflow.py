@@ -1,0 +1,154 @@
+"""A folder of MLflow: its file MLmodel states which model file it has, of which library, with which columns."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
+from repoagent.beneath import read_beneath
+from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.nested_text import read_json
+
+_LARGEST: Final = 1 << 20
+_MOST_LINES: Final = 20_000
+_DEEPEST: Final = 20
+_LINE: Final = re.compile(r"( *)([A-Za-z0-9_./-]+):(?: (.*))?")
+_FILES: Final = {"xgboost": "data", "lightgbm": "data", "catboost": "data", "sklearn": "pickled_model"}
+"""Flavour -> the key of its model file; the first that a folder has is taken."""
+_TYPES: Final = {"string": "string", "double": "fp32", "float": "fp32", "integer": "fp32", "long": "fp32"}
+_TYPES_OF_TENSORS: Final = {"float32": "fp32", "float64": "fp32", "int64": "fp32", "int32": "fp32", "str": "string"}
+
+
+class MlflowConverter:
+    """Names the converter of the file that a folder has; it converts nothing itself."""
+
+    version = "1"
+    in_child = True
+    options = {
+        name: ConverterOption(None, f"as for the library of the model: {name}")
+        for name in ("names", "input_type", "columns", "output", "trees", "any_version")
+    }
+    describes_others = True
+    """The other files of the directory are what this one describes."""
+
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file that begins with ``head`` is an MLmodel."""
+        return re.search(rb"^flavors: *\r?$", head, re.MULTILINE) is not None
+
+    def redirect(
+        self, source: ConversionSource, options: Mapping[str, str]
+    ) -> tuple[str, ConversionSource, dict[str, str]]:
+        """The format of the file that the folder has, that file, and the options of its converter.
+
+        Raises:
+            InvalidArgumentError: the MLmodel cannot be read.
+            UnsupportedError: it has no model that is converted.
+        """
+        text = read_beneath(source.directory, source.name, limit=_LARGEST, follow=False).decode("utf-8", "replace")
+        try:
+            described = _read(text)
+            flavors = described["flavors"]
+            known = [name for name in _FILES if name in flavors]
+            if not known:
+                found = ", ".join(flavors)[:200]
+                raise UnsupportedError(f"{source.label}: has the flavors {found}; converted are {', '.join(_FILES)}")
+            flavor = flavors[known[0]]
+            if flavor.get("code") not in (None, "", "null"):
+                raise UnsupportedError(f"{source.label}: has code of its own, which is not run")
+            name = flavor[_FILES[known[0]]]
+            columns = _columns(described.get("signature"))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{source.label}: is not an MLmodel: {error!r}") from None
+        kind = known[0]
+        if kind == "sklearn":
+            kind = "skops" if flavor.get("serialization_format") == "skops" else "sklearn"
+            options = {"columns": columns, **options} if columns else options
+        label = f"{source.label.rpartition('/')[0]}/{name}".lstrip("/")
+        return kind, replace(source, name=name, label=label), dict(options)
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        """Never asked: the conversion is another one."""
+        raise InternalError(f"{source.label}: the model that it names is converted")
+
+    def build(self, job: ConversionJob) -> Product:
+        """Never asked."""
+        raise InternalError("the model that an MLmodel names is converted")
+
+    def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
+        """Never asked."""
+
+
+def _columns(signature: Any) -> str:
+    """The columns of a signature, for the option ``columns``; empty where there is a matrix, or none is named.
+
+    Raises:
+        UnsupportedError: a column is of a type that no request has.
+    """
+    inputs = signature.get("inputs") if isinstance(signature, dict) else None
+    if not inputs or inputs == "null":
+        return ""
+    found = []
+    for one in read_json(inputs):
+        if one["type"] == "tensor" or "name" not in one:
+            return ""
+        if one["type"] not in _TYPES:
+            raise UnsupportedError(f"the column '{one['name']}' is of the type {one['type']}")
+        found.append(f"{one['name']}:{_TYPES[one['type']]}")
+    # A model of numbers alone takes a matrix; columns of texts have inputs of their own.
+    return ",".join(found) if any(one.endswith(":string") for one in found) else ""
+
+
+def _read(text: str) -> dict[str, Any]:
+    """What MLflow writes of YAML: mappings by indentation, plain and quoted texts; lists are left out.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    lines = text.splitlines()
+    if len(lines) > _MOST_LINES:
+        raise ValueError(f"more than {_MOST_LINES} lines")
+    root: dict[str, Any] = {}
+    places: list[tuple[int, dict[str, Any]]] = [(-1, root)]
+    position = 0
+    while position < len(lines):
+        line = lines[position]
+        position += 1
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            if line.strip() and line.lstrip()[0] not in "#-":
+                raise ValueError(f"line {position} is not 'name: value'")
+            continue
+        indent, name, value = len(match[1]), match[2], match[3] or ""
+        while value[:1] in ("'", '"') and not _ends(value) and position < len(lines):
+            value = f"{value} {lines[position].strip()}"
+            position += 1
+        while indent <= places[-1][0]:
+            places.pop()
+        if len(places) > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} levels")
+        if value:
+            places[-1][1][name] = _scalar(value)
+        else:
+            inner: dict[str, Any] = {}
+            places[-1][1][name] = inner
+            places.append((indent, inner))
+    return root
+
+
+def _ends(value: str) -> bool:
+    quote, rest = value[0], value[1:]
+    if quote == "'":
+        return rest.replace("''", "").endswith("'")
+    return rest.endswith('"') and not rest.endswith('\\"')
+
+
+def _scalar(value: str) -> str:
+    if value[0] == "'":
+        return value[1:-1].replace("''", "'")
+    if value[0] == '"':
+        return str(json.loads(value.replace("\\ ", "")))
+    if value[0] in "&*!|>{[":
+        raise ValueError(f"'{value[:20]}' is not read")
+    return value

@@ -1,0 +1,131 @@
+"""Folders of MLflow: what their MLmodel, written by MLflow 3.17, is read as."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.api import ConversionSource
+from repoagent.converters.tables.mlflow import MlflowConverter, _read
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.testing import AgentHarness
+from tests.converters.trees.conftest import STORE
+
+MLMODEL = """artifact_path: model
+flavors:
+  python_function:
+    env:
+      conda: conda.yaml
+      virtualenv: python_env.yaml
+    loader_module: mlflow.sklearn
+    model_path: model.skops
+    predict_fn: predict
+    python_version: 3.11.7
+  sklearn:
+    code: null
+    pickled_model: model.skops
+    serialization_format: skops
+    sklearn_version: 1.9.1
+mlflow_version: 3.17.2
+model_id: null
+model_uuid: 5ad1b9e5
+signature:
+  inputs: '[{"type": "double", "name": "age", "required": true}, {"type": "string",
+    "name": "sex", "required": true}, {"type": "long", "name": "it''s", "required":
+    true}]'
+  outputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]'
+  params: null
+type_hint_from_example: false
+utc_time_created: '2026-11-28 10:00:00.000000'
+"""
+XGBOOST = """flavors:
+  python_function:
+    data: model.ubj
+    loader_module: mlflow.xgboost
+  xgboost:
+    code: null
+    data: model.ubj
+    model_class: xgboost.sklearn.XGBClassifier
+    xgb_version: 3.2.0
+signature:
+  inputs: '[{"type": "double", "name": "a", "required": true}]'
+"""
+
+
+def redirected(directory: Path, text: str, **options: str) -> Any:
+    (directory / "MLmodel").write_text(text)
+    return MlflowConverter().redirect(ConversionSource(directory, "MLmodel", "1/MLmodel"), options)
+
+
+def test_the_flavour_its_file_and_the_columns_of_the_signature_are_found(tmp_path: Path) -> None:
+    kind, source, options = redirected(tmp_path, MLMODEL)
+    assert (kind, source.name, source.label) == ("skops", "model.skops", "1/model.skops")
+    assert options == {"columns": "age:fp32,sex:string,it's:fp32"}
+    kind, source, options = redirected(tmp_path, XGBOOST, names="mlserver")
+    assert (kind, source.name, options) == ("xgboost", "model.ubj", {"names": "mlserver"})
+
+
+def test_a_pickle_is_one_and_a_parameter_counts_before_the_signature(tmp_path: Path) -> None:
+    text = MLMODEL.replace("serialization_format: skops", "serialization_format: cloudpickle")
+    kind, _, options = redirected(tmp_path, text, columns="age:string")
+    assert (kind, options["columns"]) == ("sklearn", "age:string")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("  sklearn:", "  statsmodels:", "has the flavors python_function, statsmodels; converted are xgboost"),
+        ("code: null", "code: mycode", "has code of its own, which is not run"),
+        ('"double"', '"datetime"', "the column 'age' is of the type datetime"),
+        ("pickled_model", "other", "is not an MLmodel: KeyError"),
+        ("flavors:", "flavors: !!python/object:os.system", "is not an MLmodel: ValueError"),
+        ('"age", ', '"age"', "is not an MLmodel: "),
+        ("code: null", "code: &a [*a]", "is not an MLmodel: ValueError"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(before: str, after: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises((UnsupportedError, InvalidArgumentError), match=text):
+        redirected(tmp_path, MLMODEL.replace(before, after, 1))
+
+
+@pytest.mark.parametrize("text", [MLMODEL, XGBOOST])
+def test_it_is_read_as_yaml_is(text: str) -> None:
+    yaml = pytest.importorskip("yaml")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return {None: "null", False: "false"}.get(value, str(value))
+
+    assert _read(text) == plain(yaml.safe_load(text))
+
+
+def test_damaged_files_are_errors(tmp_path: Path) -> None:
+    source = random.Random(28)
+    for _ in range(2000):
+        data = bytearray(MLMODEL.encode())
+        for _ in range(source.randint(1, 4)):
+            place = source.randrange(len(data))
+            data[place : place + source.randint(0, 30)] = source.randbytes(source.randint(0, 3))
+        (tmp_path / "MLmodel").write_bytes(data)
+        try:
+            MlflowConverter().redirect(ConversionSource(tmp_path, "MLmodel", "1/MLmodel"), {})
+        except RepoAgentError:
+            continue
+
+
+def test_a_folder_is_served_by_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "repository" / "m"
+    (root / "1").mkdir(parents=True)
+    (root / "1" / "MLmodel").write_text(XGBOOST)
+    (root / "1" / "model.ubj").write_bytes(bytes(STORE["xgb-binary-logistic.ubj/file"]))
+    (root / "config.pbtxt").write_text('model_repository_agents { agents { name: "convert" } }')
+    with AgentHarness(tmp_path / "harness") as harness:
+        outcome = harness.run(root)
+        assert outcome.error is None
+        assert "1/model.onnx" in outcome.files
+        assert "1/model.ubj" not in outcome.files
+        (root / "1" / "MLmodel").write_text(XGBOOST.replace("model.ubj", "../../../secret"))
+        error = str(harness.run(root).error)
+        assert "no such file" in error or "outside" in error
