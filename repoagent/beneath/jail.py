@@ -157,11 +157,13 @@ def _drop_capabilities() -> None:
     """As root, and in programs that this one starts, too."""
     head, sets = struct.pack("Ii", 0x20080522, 0), (ctypes.c_uint32 * 6)()
     _checked(_libc.capget(head, sets), "capget")
+    before = bytes(sets)
     for number in _MACHINES:
         for kind in range(3):  # In force, permitted, inherited.
             sets[number // 32 * 3 + kind] &= ~(1 << number % 32)
         _libc.prctl(24, number, 0, 0, 0)  # It fails where this process may not, and then has none.
-    _checked(_libc.capset(head, sets), "capset")
+    if bytes(sets) != before:
+        _checked(_libc.capset(head, sets), "capset")
 
 
 def enter_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
