@@ -56,6 +56,20 @@ def test_the_demo_and_the_server_install_what_they_need_and_no_more(tmp_path: Pa
         assert "dev]" not in printed
 
 
+@pytest.mark.slow
+def test_a_signed_model_of_xgboost_is_verified_converted_and_served(capsys: pytest.CaptureFixture[str]) -> None:
+    for needed in ("onnx", "repoagent_convert", "repoagent_verify"):
+        pytest.importorskip(needed)
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    main = runpy.run_path(str(EMBED.parent / "tables" / "run.py"))["main"]
+    main(os.environ.get("REPOAGENT_TEST_ENVIRONMENT"))  # one with scikit-learn, skl2onnx and skops
+    answered, *more, changed = capsys.readouterr().out.splitlines()
+    assert answered == "boosted: [1, 0]"
+    assert more in ([], ["forest: [1, 0]"])
+    assert changed.endswith("agent 'verify': changed after signing: 1/model.ubj")
+
+
 def test_the_pipelines_read_digits_and_leave_nothing_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EMBED.parent / "pipelines" / "run.py"), run_name="__main__")
     answers = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
