@@ -74,7 +74,7 @@ def key_id(key: PublicKey) -> str:
 
 def sign(payload: bytes, key: PrivateKey) -> dict[str, Any]:
     """A bundle with ``payload``."""
-    message = _encoding(payload)
+    message = pre_authentication_encoding(payload)
     if isinstance(key, ed25519.Ed25519PrivateKey):
         signature = key.sign(message)
     else:
@@ -105,7 +105,7 @@ def verify(bundle: dict[str, Any], key: PublicKey) -> bytes:
         signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
     except (KeyError, TypeError, binascii.Error, ValueError):
         raise InvalidArgumentError("the receipt is not a DSSE envelope, or a bundle with one") from None
-    if not any(_holds(signature, _encoding(payload), key) for signature in signatures):
+    if not any(_holds(signature, pre_authentication_encoding(payload), key) for signature in signatures):
         raise InvalidArgumentError("the receipt is not signed with this key, or was changed after it was signed")
     return payload
 
@@ -121,7 +121,7 @@ def _holds(signature: bytes, message: bytes, key: PublicKey) -> bool:
     return True
 
 
-def _encoding(payload: bytes) -> bytes:
+def pre_authentication_encoding(payload: bytes) -> bytes:
     """The bytes that are signed: the type and the payload, each with its length in front."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 

@@ -279,17 +279,22 @@ def test_a_server_is_asked_for_it_by_a_url(
     assert "cannot be read" in missing.output
 
 
-def test_what_was_prepared_agrees_with_its_receipt(
-    model: Path, key_file: Path, receipts: Path, public_file: Path, tmp_path: Path
+@pytest.mark.parametrize("command", ["prepare", "run"])
+def test_what_was_prepared_or_given_to_a_command_agrees_with_its_receipt(
+    command: str, model: Path, key_file: Path, receipts: Path, public_file: Path, tmp_path: Path
 ) -> None:
     digest = hashlib.sha256(b"code").hexdigest()
     entry = f'{{ name: "checksum" parameters {{ key: "SHA256:1/model.py" value: "{digest}" }} }}'
     (model / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {entry} ] }}\n")
-    words = ["prepare", str(model), str(tmp_path / "out"), "--attest-key", f"file:{key_file}"]
-    places = [f"--{name}-directory={tmp_path / name}" for name in ("workspace", "cache")]
-    command = [sys.executable, "-m", "repoagent", *words, "--attest-directory", str(receipts), *places]
-    subprocess.run(command, check=True, capture_output=True)
+    flags = ["--attest-key", f"file:{key_file}", "--attest-directory", str(receipts)]
+    flags += [f"--{name}-directory={tmp_path / name}" for name in ("workspace", "cache")]
+    words = [str(tmp_path / "out")] if command == "prepare" else ["--", "true"]
+    program = [sys.executable, "-m", "repoagent", command, *flags, str(model), *words]
+    subprocess.run(program, check=True, capture_output=True)
     (path,) = receipts.glob("*.vsa.json")
+    assert verify(path, public_file, "--model", model)[0] == 0
+    if command == "run":
+        return
     assert verify(path, public_file, "--model", tmp_path / "out")[0] == 0
     (tmp_path / "out" / ".repoagent-prepared").write_bytes(b"x")
     status, output = verify(path, public_file, "--model", tmp_path / "out")

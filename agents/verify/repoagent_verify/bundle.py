@@ -17,11 +17,6 @@ from repoagent_verify.manifest import VerificationError
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 
 
-def pre_authentication_encoding(payload: bytes) -> bytes:
-    """The bytes that are signed: the payload's type and the payload, each with its length in front."""
-    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
-
-
 def pre_authentication_encoding_of_0_2(payload: bytes) -> bytes:
     """What version 0.2 of the reference tool signed by mistake: the payload as Python shows bytes."""
     text = f"DSSEV1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} {payload!r}"

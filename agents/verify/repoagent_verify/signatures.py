@@ -11,12 +11,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, pre_authentication_encoding_of_0_2
+from repoagent.api.envelopes import key_id, pre_authentication_encoding
+from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding_of_0_2
 from repoagent_verify.certificates import verified_signer
 from repoagent_verify.keyless import verify_keyless
 from repoagent_verify.manifest import VerificationError
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
-from repoagent_verify.trust_roots import Trust, key_fingerprint
+from repoagent_verify.trust_roots import Trust
 
 HASHES: Final[dict[str, type[hashes.HashAlgorithm]]] = {
     "secp256r1": hashes.SHA256,
@@ -52,7 +53,7 @@ def verify_signature(bundle: Bundle, trust: Trust) -> Signer:
 def _by_key(bundle: Bundle, trust: Trust) -> Signer:
     if not trust.keys:
         raise VerificationError("the model is signed with a key, and no public key is trusted here")
-    known = {key_fingerprint(key): key for key in trust.keys}
+    known = {key_id(key): key for key in trust.keys}
     if bundle.key_hint and bundle.key_hint not in known:
         raise VerificationError(
             f"the model is signed with the key {bundle.key_hint}, which is not trusted; trusted: {', '.join(known)}"

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from repoagent.api import InvalidArgumentError
-from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, write_bundle
+from repoagent.api.envelopes import key_id, pre_authentication_encoding
+from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, Serialization
 from repoagent_verify.signatures import HASHES
 from repoagent_verify.statement import root_digest, write_statement
 from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
-from repoagent_verify.trust_roots import key_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +106,5 @@ def sign_statement(payload: bytes, identity: Identity) -> bytes:
     signature = identity.key.sign(pre_authentication_encoding(payload), ec.ECDSA(digest))
     if identity.certificates:
         return write_bundle(Bundle(Method.CERTIFICATE, payload, signature, certificates=identity.certificates))
-    hint = key_fingerprint(identity.key.public_key())
+    hint = key_id(identity.key.public_key())
     return write_bundle(Bundle(Method.KEY, payload, signature, key_hint=hint))

@@ -1,6 +1,5 @@
 """What the operator trusts: public keys, certificates and revocation lists from PEM files, and a root of Sigstore."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -94,9 +93,3 @@ def _public_key(name: str, block: bytes) -> ec.EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InvalidArgumentError(f"{name} holds a key of another kind; expected P-256, P-384 or P-521")
     return key
-
-
-def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """Hexadecimal SHA-256 of the PEM form of ``key``: the hint in a bundle."""
-    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return hashlib.sha256(pem).hexdigest()

@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from repoagent_verify.bundle import MEDIA_TYPE, PAYLOAD_TYPE, pre_authentication_encoding
+from repoagent_verify.bundle import MEDIA_TYPE, PAYLOAD_TYPE
+
+from repoagent.api.envelopes import pre_authentication_encoding
 
 IDENTITY = "https://github.com/acme/models/.github/workflows/release.yml@refs/tags/v1.2.0"
 ISSUER = "https://token.actions.githubusercontent.com"

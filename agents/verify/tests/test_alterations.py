@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from repoagent_verify.bundle import pre_authentication_encoding
 from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import Identity, sign
 from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verification import Coverage, verify
+
+from repoagent.api.envelopes import pre_authentication_encoding
 
 Document = dict[str, Any]
 BUNDLES: dict[str, tuple[Callable[[Document], Any], str]] = {

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, read_identity, sign
-from repoagent_verify.trust_roots import key_fingerprint
 
 from agents.fetch.tests.servers import Hub, sha256
 from agents.verify.tests.issuing import issue, public_pem
 from agents.verify.tests.private_sigstore import new_key
 from repoagent.api import LoadReport
+from repoagent.api.envelopes import key_id
 from repoagent.errors import RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.loader import Loader
@@ -74,7 +74,7 @@ def test_a_key_that_signed_is_named_with_all_that_identifies_the_verification(lo
     moment = datetime.fromisoformat(record.pop("time"))
     assert abs(datetime.now(UTC) - moment) < timedelta(hours=1)
     assert record.pop("digest").startswith("sha256:")
-    fingerprint = key_fingerprint(key.public_key())
+    fingerprint = key_id(key.public_key())
     assert record == {
         "source": "repository: m",
         "verifier": "repoagent-verify",

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding, write_bundle
+from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.manifest import VerificationError
-from repoagent_verify.trust_roots import Trust, key_fingerprint
+from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verification import Coverage, Verified, verify
+
+from repoagent.api.envelopes import key_id, pre_authentication_encoding
 
 SIZE = 256
 
@@ -41,7 +43,7 @@ def check(
         }
     ).encode()
     signature = key.sign(pre_authentication_encoding(payload), ec.ECDSA(hashes.SHA256()))
-    bundle = write_bundle(Bundle(Method.KEY, payload, signature, key_hint=key_fingerprint(key.public_key())))
+    bundle = write_bundle(Bundle(Method.KEY, payload, signature, key_hint=key_id(key.public_key())))
     return verify(model, bundle, Trust((key.public_key(),)), Coverage(""))
 
 

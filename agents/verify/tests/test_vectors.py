@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_verify.bundle import read_bundle
 from repoagent_verify.manifest import Serialization, VerificationError
 from repoagent_verify.signing import Identity, sign
-from repoagent_verify.trust_roots import Trust, key_fingerprint, read_trust
+from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verification import Coverage, verify
 
 from agents.verify.tests.issuing import public_pem
+from repoagent.api.envelopes import key_id
 
 VECTORS = Path(__file__).parent / "vectors"
 SIGNATURES = sorted(VECTORS.glob("*.sig"))
@@ -107,7 +108,7 @@ def test_a_key_signature_holds(simple: Path, chain: list[x509.Certificate]) -> N
     key = chain[0].public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     document = (RECORDED / "go-key.sig").read_bytes()
-    assert key_fingerprint(key) == json.loads(document)["verificationMaterial"]["publicKey"]["hint"]
+    assert key_id(key) == json.loads(document)["verificationMaterial"]["publicKey"]["hint"]
     verified = verify(simple, document, Trust((key,)), Coverage("", ("ignore-me",)))
     assert (verified.files, verified.signer.method) == (2, "key")
     with pytest.raises(VerificationError, match="not signed: ignore-me"):
