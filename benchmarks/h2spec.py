@@ -3,7 +3,7 @@
     python benchmarks/h2spec.py --h2spec /path/to/h2spec
 
 It runs with its strict tests, plain and with TLS, against `repoagent serve` as it is, and as it is with pages
-(``h2spec_pages.py``). With pages every test must pass. Without them those fail that need an answer with a body, or one
+(``install_pages``). With pages every test must pass. Without them those fail that need an answer with a body, or one
 that comes after the whole request: ``NEED_PAGES``. Meanwhile a client of grpcio calls a model on the same port. Each of
 its calls must be answered, and the server must log nothing and have no descriptor more at the end. A fault, or h2spec
 MISSING, makes the exit status 1.
@@ -26,6 +26,11 @@ from typing import Any, Final
 import grpc
 from loads import METHOD, message, numbers
 from onnx_models import write_wide_models
+from repoagent_server.grpc.http2 import transport
+from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.dispatcher import Dispatcher, Route
+from repoagent_server.grpc.http2.head import RequestHead
+from repoagent_server.grpc.http2.stream import Stream
 from servers import HERE, MAIN, repoagent
 
 NEED_PAGES: Final = frozenset(
@@ -80,6 +85,42 @@ def faults(result: Result, pages: bool) -> list[str]:
     return found
 
 
+# A gRPC port that also has pages, as h2spec asks for them: `repoagent serve` is started with this.
+
+PAGE: Final = b"a page"
+_ROUTE: Final = Route("page")
+
+
+class DispatcherWithPages(Dispatcher):
+    """Serves a page to what is not gRPC, whatever its path."""
+
+    def route(self, head: RequestHead) -> None:
+        super().route(head)
+        if head.route.http_status:
+            head.route = _ROUTE
+
+    def opened(self, connection: Connection, stream: Stream) -> None:
+        if stream.head.route is not _ROUTE:
+            super().opened(connection, stream)
+
+    def data(self, connection: Connection, stream: Stream, data: bytes, start: int, stop: int, ended: bool) -> None:
+        if stream.head.route is not _ROUTE:
+            super().data(connection, stream, data, start, stop, ended)
+        elif not ended:
+            connection.credit(stream)
+        elif connection.sender.send(stream, [PAGE]):
+            connection.sender.finish(stream)
+
+
+def install_pages() -> None:
+    """Have every transport of this process answer what is not gRPC with a body once the request has ended.
+
+    Our own port refuses it at once and without a body, so a test that needs an answer which waits, for a window or for
+    the rest of a request, would find none.
+    """
+    transport.Dispatcher = DispatcherWithPages  # type: ignore[attr-defined]
+
+
 # The server, and a client beside h2spec.
 
 
@@ -101,7 +142,7 @@ def served(folder: Path, pages: bool, tls: bool) -> Iterator[Serving]:
     """A server of its own, with the models in ``folder``."""
     program = MAIN
     if pages:
-        program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import h2spec_pages; h2spec_pages.install()\n{MAIN}"
+        program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import h2spec; h2spec.install_pages()\n{MAIN}"
     certificate = [f"--grpc-server-cert={folder / 'tls.crt'}", f"--grpc-server-key={folder / 'tls.key'}"]
     flags = ["--grpc-use-ssl", *certificate] if tls else []
     name = f"h2spec-{pages}-{tls}"
