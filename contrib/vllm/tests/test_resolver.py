@@ -61,7 +61,7 @@ def test_an_adapter_that_the_agents_accept_is_there_until_the_end(
 def test_an_adapter_that_was_changed_does_not_exist(resolve: Resolve, folder: Path, memory: Path) -> None:
     (folder / "README.md").write_text("Another adapter.")
     assert resolve("llama") is None
-    assert left_in(memory) == []
+    assert [name for name in left_in(memory) if not name.endswith("/.alive")] == []
 
 
 @pytest.mark.parametrize("name", ["nosuch", "../llama", "..", "", "a/b", "x\0y", "/etc"])
