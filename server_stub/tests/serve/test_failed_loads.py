@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import pytest
 
+from server_stub.tests.serve.conftest import PROCESSES
+
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
 MODEL_LOADS = ["agent model_initialize", "agent LOAD"]
@@ -157,6 +159,7 @@ def test_a_tmpfs_that_fills_up_refuses_the_load_and_the_next_one_has_the_room(wo
     assert server.stop() == 0
 
 
+@pytest.mark.skipif(bool(PROCESSES), reason="metrics have the label process")
 def test_a_workspace_that_is_removed_under_the_server_is_made_again_and_the_metric_tells_if_it_cannot(
     world: "World",
 ) -> None:

@@ -10,6 +10,8 @@ import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 from tritonclient.utils import InferenceServerException
 
+from server_stub.tests.serve.conftest import PROCESSES
+
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
 
@@ -111,6 +113,7 @@ def test_a_sequence_that_was_not_started_has_tritons_text(ask: Any) -> None:
         ask("sums", 1)
 
 
+@pytest.mark.skipif(bool(PROCESSES), reason="each worker has its own response cache")
 def test_equal_requests_are_answered_from_the_cache(ask: Any, server: "Server") -> None:
     first = ask("counts", 1)
     assert [ask("counts", 1), ask("counts", 1)] == [first, first]

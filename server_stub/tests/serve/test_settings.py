@@ -14,6 +14,8 @@ import tritonclient.grpc as triton
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from server_stub.tests.serve.conftest import PROCESSES
+
 from . import conftest
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ def test_the_log_changes_while_the_server_runs(served: Any, http: Any, grpc: Any
     assert SECRET not in served.log
 
 
+@pytest.mark.skipif(bool(PROCESSES), reason="each worker writes its own trace file: see test_processes.py")
 def test_a_model_is_traced_when_a_client_says_so(world: Any, http: Any, grpc: Any) -> None:
     changes = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "1"}
     changed = grpc.update_trace_settings("m", changes, headers=GRPC_KEY, as_json=True)

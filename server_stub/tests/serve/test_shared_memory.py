@@ -11,6 +11,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
+from server_stub.tests.serve.conftest import PROCESSES
+
 if TYPE_CHECKING:
     from server_stub.tests.conftest import Objects
     from server_stub.tests.serve.conftest import World
@@ -24,6 +26,7 @@ def _ask(module: Any, client: Any) -> None:
     client.infer("plain", [given], outputs=[wanted])
 
 
+@pytest.mark.skipif(bool(PROCESSES), reason="it looks into the memory of the one process")
 def test_a_client_of_another_process_shares_its_memory_and_keeps_it(world: "World", objects: "Objects") -> None:
     values = np.arange(8, dtype=np.float32).reshape(2, 4)
     handle = objects.make("both", 64, values.tobytes())
