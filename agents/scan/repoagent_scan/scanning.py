@@ -15,6 +15,7 @@ from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.format import ACCEPTED, RISKS, Format, MalformedError
 from repoagent_scan.formats.onnx import Range, check_covered, read_onnx
+from repoagent_scan.formats.zipped import skops_types
 from repoagent_scan.scan_options import Options
 
 _SHOWN: Final = 5
@@ -180,7 +181,14 @@ class _Scan:
         elif format_ is Format.UNKNOWN and path in self._named:
             self._judge_external_data(path)
         elif format_ not in self._options.formats:
-            self._find(path, f"{format_}: {RISKS[format_]}", f'allow = "{format_}"')
+            self._find(path, f"{format_}: {RISKS[format_]}{self._types(path, format_)}", f'allow = "{format_}"')
+
+    def _types(self, path: str, format_: Format) -> str:
+        """What a file of skops makes, as part of the reason."""
+        if format_ is not Format.SKOPS:
+            return ""
+        with _content(self._root, path) as data:
+            return f"; types: {', '.join(skops_types(data) or ())}"
 
     def _judge_external_data(self, path: str) -> None:
         self._formats[path] = Format.EXTERNAL_DATA

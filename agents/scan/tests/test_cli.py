@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from repoagent_scan.cli import scan_command
 
 from agents.scan.tests.making_models import onnx_model
+from agents.scan.tests.test_detection import skops
 from repoagent.cli.main import program
 
 MakeTree = Callable[[Mapping[str, bytes]], Path]
@@ -34,3 +35,9 @@ def test_what_is_allowed_is_not_found(model: Path) -> None:
 
 def test_the_program_has_the_command(model: Path) -> None:
     assert CliRunner().invoke(program, ["scan", str(model), "--quiet"]).exit_code == 1
+
+
+def test_the_types_in_a_file_of_skops_are_printed(make_tree: MakeTree) -> None:
+    result = CliRunner().invoke(scan_command, [str(make_tree({"1/model.skops": skops()}))])
+    assert "skops: opening it makes types by name; convert it to ONNX; types: " in result.stderr
+    assert "sklearn.linear_model.Ridge" in result.stderr

@@ -19,6 +19,7 @@ from repoagent_scan.agent import ScanAgent
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.format import ACCEPTED, Format, MalformedError
 from repoagent_scan.formats.pickles import looks_like_pickle
+from repoagent_scan.formats.zipped import skops_types
 
 from agents.scan.tests.making_models import onnx_model, safetensors
 from repoagent.api import Parameters
@@ -36,6 +37,24 @@ def archive(*names: str) -> bytes:
         for name in names:
             file.writestr(name, b"x")
     return buffer.getvalue()
+
+
+SCHEMA = b'{"__class__": "Ridge", "__module__": "sklearn.linear_model", "content": [{"__class__": "f"}]}'
+
+
+def skops(schema: bytes = SCHEMA, array: bytes | None = None, more: dict[str, bytes] | None = None) -> bytes:
+    """What skops writes, made here."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("140650316286352.npy", npy(np.zeros(3)) if array is None else array)
+        for name, content in (more or {}).items():
+            file.writestr(name, content)
+        file.writestr("schema.json", schema)
+    return buffer.getvalue()
+
+
+def test_the_types_in_a_file_of_skops_are_listed() -> None:
+    assert skops_types(skops()) == ["None.f", "sklearn.linear_model.Ridge"]
 
 
 def tar() -> bytes:
@@ -62,6 +81,14 @@ def tar() -> bytes:
         ("w.npy", npy(np.array([{}], dtype=object)), Format.PICKLE),
         ("model.pt", archive("archive/data.pkl", "archive/data/0"), Format.PICKLE),
         ("weights.npz", archive("a.npy"), Format.ARCHIVE),
+        ("model.keras", archive("metadata.json", "config.json", "model.weights.h5"), Format.KERAS),
+        ("model.keras", archive("metadata.json", "config.json", "model.weights.h5", "x.py"), Format.ARCHIVE),
+        ("model.cbm", b"CBM1" + bytes(60), Format.CATBOOST),
+        ("model.skops", skops(), Format.SKOPS),
+        ("model.skops", b"x" + skops(), Format.ARCHIVE),
+        ("model.skops", skops(more={"run.py": b"x"}), Format.ARCHIVE),
+        ("model.skops", skops(array=npy(np.array([{}], object))), Format.ARCHIVE),
+        ("model.skops", skops(schema=b"{"), Format.ARCHIVE),
         ("x.tar", tar(), Format.ARCHIVE),
         ("x.gz", gzip.compress(b"x", mtime=0), Format.ARCHIVE),
         ("model.ort", bytes(4) + b"ORTM" + bytes(64), Format.ORT),

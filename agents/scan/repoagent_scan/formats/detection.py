@@ -19,6 +19,7 @@ from repoagent_scan.formats.pickles import looks_like_pickle
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
 from repoagent_scan.formats.ubj import check_ubj, is_ubj
 from repoagent_scan.formats.wire import BYTES, Fields
+from repoagent_scan.formats.zipped import is_keras, skops_types
 
 _PIECE: Final = 1 << 16
 _MOST_READ: Final = 16 << 20
@@ -88,7 +89,11 @@ def format_behind(data: Buffer) -> Format | None:
 def _zip(data: Buffer) -> Format:
     """PyTorch's files are archives with a pickle in them: their names show what they are."""
     tail = data[max(0, len(data) - (4 << 20)) :]
-    return Format.PICKLE if b".pkl" in tail else Format.ARCHIVE
+    if b".pkl" in tail:
+        return Format.PICKLE
+    if skops_types(data) is not None:
+        return Format.SKOPS
+    return Format.KERAS if is_keras(data) else Format.ARCHIVE
 
 
 def _is_tar(block: bytes) -> bool:
@@ -147,6 +152,7 @@ _MAGIC: Final = (
     (b"ZF0x", Format.ARCHIVE),
     (b"7z\xbc\xaf\x27\x1c", Format.ARCHIVE),
     (b"GGUF", Format.GGUF),
+    (b"CBM1", Format.CATBOOST),
     (b"ftrt", Format.PLAN),
     (b"vtrt", Format.PLAN),
 )

@@ -26,6 +26,9 @@ class Format(StrEnum):
     ORT = "ort"
     HDF5 = "hdf5"
     ARCHIVE = "archive"
+    SKOPS = "skops"
+    KERAS = "keras"
+    CATBOOST = "catboost"
     UNKNOWN = "unknown"
 
 
@@ -50,6 +53,9 @@ RISKS: Final = {
     Format.ORT: "its operators cannot be listed; ship the ONNX model",
     Format.HDF5: "a Keras model in it may hold Python code; convert it to ONNX",
     Format.ARCHIVE: "what is in an archive is not looked at; ship the files",
+    Format.SKOPS: "opening it makes types by name; convert it to ONNX",
+    Format.KERAS: "a Keras model may hold Python code; convert it to ONNX",
+    Format.CATBOOST: "its reader is native code; convert it to ONNX",
     Format.UNKNOWN: "its format is unknown",
 }
 """Why each format that is not accepted is refused."""
