@@ -100,6 +100,8 @@ class Form:
     stream: bool = False
     """As it is generated; else each text at its end."""
     with_prompt: bool = False
+    only_prompt: bool = False
+    """Whether what is generated is left out: one token was, for what is known of the prompt only then."""
     finish_reason: bool = False
     input_tokens: bool = False
     output_tokens: bool = False
@@ -199,22 +201,23 @@ class Generation:
         """The values of every response."""
         form = self._form
         prompt = self._prompt_text if form.with_prompt else ""
-        values: dict[str, Any] = {"text_output": [prompt + output.text for output in outputs.texts]}
+        made = [("", "length") if form.only_prompt else (each.text, _REASONS[each.reason]) for each in outputs.texts]
+        values: dict[str, Any] = {"text_output": [prompt + text for text, _ in made]}
         if self._numbered:
             values["sequence_index"] = [self._first + sequence]
         if form.finish_reason:
-            values["finish_reason"] = [_REASONS[output.reason] for output in outputs.texts]
+            values["finish_reason"] = [reason for _, reason in made]
         if form.input_tokens:
             values["num_input_tokens"] = [len(self.request.input_token_ids)]
         if form.output_tokens:
-            values["num_output_tokens"] = [outputs.tokens]
+            values["num_output_tokens"] = [0 if form.only_prompt else outputs.tokens]
         if form.reasoning_open and not outputs.begun:
             values["reasoning_open"] = [self._opens_reasoning]
         return values
 
     def _add_values(self, values: dict[str, Any], result: Result, outputs: TextOutputs) -> None:
         """Those that only some have."""
-        if result.cum_log_probs is not None:
+        if result.cum_log_probs is not None and not self._form.only_prompt:
             values["cum_log_probs"] = result.cum_log_probs
             values["output_log_probs"] = outputs.log_probs()
             if "top_log_probs" in vars(result):

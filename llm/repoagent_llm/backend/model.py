@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -180,7 +181,11 @@ class LlmModel(BackendModel):
     def _submit(self, request: InferRequest) -> None:
         rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
-        prompts = {row: self._only_prompt(wanted) for row, wanted in enumerate(rows) if wanted.get("max_tokens") == 0}
+        prompts = {
+            row: self._only_prompt(wanted)
+            for row, wanted in enumerate(rows)
+            if wanted.get("max_tokens") == 0 and "prompt_log_probs" not in wanted
+        }
         generations = [
             generation
             for number, wanted in enumerate(rows)
@@ -217,6 +222,8 @@ class LlmModel(BackendModel):
     ) -> Sequence[Generation]:
         """One, unless the row has more texts than the executor can write at once."""
         form = self._form(wanted)
+        if wanted.get("max_tokens") == 0:
+            wanted, form = {**wanted, "max_tokens": 1}, replace(form, only_prompt=True, stream=False)
         if form.stream and not self._decoupled:
             raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
         # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.

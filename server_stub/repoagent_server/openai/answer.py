@@ -26,6 +26,10 @@ class Piece:
     input_tokens: int = 0
     output_tokens: int = 0
     log_probs: Sequence[Any] = ()
+    prompt_log_probs: Sequence[Any] = ()
+    """Of the tokens of the prompt."""
+    cached_tokens: int = 0
+    """How many of them came from the KV cache."""
     thinking: bool = False
     """Whether the prompt has opened the model's reasoning."""
 
@@ -44,6 +48,8 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             read,
             0 if place else made,
             () if place else [loads(entry) for entry in log_probs],
+            () if place else [loads(entry) for entry in _elements(response, "prompt_token_log_probs")],
+            _number(response, "num_cached_tokens"),
             bool(_number(response, "reasoning_open")),
         )
         for place, text in enumerate(texts)
@@ -111,6 +117,7 @@ class Answer(ABC):
         if choice.reason is not None:
             self._usage.count(piece, first=first, thinking=False)
             return b""
+        choice.prompt = piece.prompt_log_probs or choice.prompt
         delta = choice.take(piece.text, piece.log_probs, piece.reason, thinking=piece.thinking)
         self._usage.count(piece, first=first, thinking=bool(delta.reasoning) and not delta.content)
         return self._written(choice, delta)
@@ -197,13 +204,17 @@ class Usage:
     """Tokens that a response has cost, counted over all prompts and choices of a request."""
 
     read: int = 0
+    cached: int = 0
+    """Those of ``read`` that came from the KV cache."""
     made: int = 0
     thought: int = 0
     """Those made of ``made`` that are reasoning, and nothing else."""
 
     def count(self, piece: Piece, *, first: bool, thinking: bool) -> None:
         """Count a piece; ``first``: the first one of its prompt."""
-        self.read += piece.input_tokens if first else 0
+        if first:
+            self.read += piece.input_tokens
+            self.cached += piece.cached_tokens
         self.made += piece.output_tokens
         self.thought += piece.output_tokens if thinking else 0
 
@@ -214,13 +225,17 @@ class Usage:
             "completion_tokens": self.made,
             "total_tokens": self.read + self.made,
         }
-        return found | {"completion_tokens_details": {"reasoning_tokens": self.thought}} if self.thought else found
+        if self.cached:
+            found["prompt_tokens_details"] = {"cached_tokens": self.cached}
+        if self.thought:
+            found["completion_tokens_details"] = {"reasoning_tokens": self.thought}
+        return found
 
     def of_response(self) -> dict[str, Any]:
         """As a response of ``/v1/responses`` has it."""
         return {
             "input_tokens": self.read,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
             "output_tokens": self.made,
             "output_tokens_details": {"reasoning_tokens": self.thought},
             "total_tokens": self.read + self.made,

@@ -121,6 +121,7 @@ def read_chat(document: object) -> ChatRequest:
         guide=tools.guide or guide,
         top_log_probs=(alternatives or 0) if log_probs else None,
         stream=sampling.stream,
+        usage=sampling.include_usage or not sampling.stream,
     )
     return ChatRequest(model, ask, sampling, tools, log_probs)
 
@@ -129,6 +130,7 @@ def _refuse(fields: Fields) -> None:
     fields.refuse("audio", _TEXTS_ONLY)
     fields.refuse("modalities", _TEXTS_ONLY, ["text"])
     fields.refuse("web_search_options", "the server does not search the web")
+    fields.refuse("prompt_logprobs", "/v1/completions has them: use 'echo' with 'logprobs'")
     fields.refuse("verbosity", "models here have no such setting", "medium")
 
 

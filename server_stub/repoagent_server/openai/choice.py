@@ -54,6 +54,8 @@ class Choice:
     reason: str | None = None
     begun: bool = False
     """Whether anything of it has been sent."""
+    prompt: Sequence[Any] = ()
+    """The log-probabilities of its prompt, if they are wanted."""
     thinks: bool = False
     """Whether its text is looked through for reasoning."""
     _finder: ToolCalls | None = None

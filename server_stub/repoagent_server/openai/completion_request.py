@@ -12,13 +12,14 @@ from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_samplin
 
 
 class CompletionForm:
-    """Writes one response. ``echoes``: what goes before the texts of each prompt, which has ``count`` choices."""
+    """Writes one response. ``echoes``: what goes before the texts of each prompt, which has ``count`` choices; None:
+    what its tokens stand for."""
 
     prefix = "cmpl-"
     whole = "text_completion"
     part = "text_completion"
 
-    def __init__(self, *, log_probs: bool, echoes: Sequence[str], count: int) -> None:
+    def __init__(self, *, log_probs: bool, echoes: Sequence[str | None], count: int) -> None:
         self._log_probs = log_probs
         self._echoes = echoes
         self._count = count
@@ -27,18 +28,22 @@ class CompletionForm:
 
     def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
         """The members of ``choices`` that a piece makes, one of each chunk."""
-        text = delta.content if choice.begun else self._echo(choice) + delta.content
-        if not (text or delta.log_probs or choice.reason):
+        text, log_probs = delta.content, delta.log_probs
+        if not choice.begun:
+            text, log_probs = self._echo(choice) + text, [*choice.prompt, *log_probs]
+        if not (text or log_probs or choice.reason):
             return []
-        return [self._choice(choice, text, delta.log_probs)]
+        return [self._choice(choice, text, log_probs)]
 
     def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
         """The member of ``choices`` of a whole text."""
         text = self._echo(choice) + "".join(delta.content for delta in deltas)
-        return self._choice(choice, text, [entry for delta in deltas for entry in delta.log_probs])
+        log_probs = [*choice.prompt, *(entry for delta in deltas for entry in delta.log_probs)]
+        return self._choice(choice, text, log_probs)
 
     def _echo(self, choice: Choice) -> str:
-        return self._echoes[choice.index // self._count]
+        echo = self._echoes[choice.index // self._count]
+        return echo if echo is not None else _text_of(choice.prompt)
 
     def _choice(self, choice: Choice, text: str, log_probs: Sequence[Any]) -> dict[str, Any]:
         return {
@@ -60,10 +65,17 @@ class CompletionForm:
             "tokens": [entry["token"] for entry in log_probs],
             "token_logprobs": [entry["logprob"] for entry in log_probs],
             "top_logprobs": [
-                {item["token"]: item["logprob"] for item in (*entry["top_logprobs"], entry)} for entry in log_probs
+                None  # The first of a prompt, before which nothing is.
+                if entry["logprob"] is None
+                else {item["token"]: item["logprob"] for item in (*entry["top_logprobs"], entry)}
+                for entry in log_probs
             ],
             "text_offset": offsets,
         }
+
+
+def _text_of(entries: Sequence[Any]) -> str:
+    return bytes(byte for entry in entries for byte in entry["bytes"]).decode(errors="replace")
 
 
 _MAX_TOKENS: Final = 16
@@ -77,7 +89,7 @@ class CompletionRequest:
 
     model: str
     asks: list[GenerationRequest]
-    echoes: list[str]
+    echoes: list[str | None]
     sampling: Sampling
     log_probs: bool
 
@@ -97,27 +109,26 @@ def read_completion(document: object) -> CompletionRequest:
         raise fields.wrong("best_of", "cannot be honoured: it must equal 'n'")
     alternatives = fields.whole("logprobs", 0, _MOST_ALTERNATIVES)
     echo = fields.truth("echo")
-    if echo and alternatives is not None:
-        raise fields.wrong("echo", "cannot be honoured together with 'logprobs'")
+    fields.refuse("prompt_logprobs", "use 'echo' with 'logprobs'")
     prompts = _prompts(fields)
     if len(prompts) * sampling.count > _MOST_PROMPTS:
         raise fields.wrong("n", f"cannot be honoured: there may be {_MOST_PROMPTS} choices for all prompts together")
-    if echo and any("tokens" in prompt for prompt in prompts):
-        raise fields.wrong("echo", "cannot be honoured with a prompt of tokens")
+    of_tokens = any("tokens" in prompt for prompt in prompts)
     values: Mapping[str, Any] = {
-        "max_tokens": fields.whole("max_tokens", 1, MOST_TOKENS),
+        "max_tokens": fields.whole("max_tokens", 0, MOST_TOKENS),
         "usual_tokens": _MAX_TOKENS,
         "sampling": sampling.values,
         "seed": sampling.seed,
         "adapter": sampling.adapter,
         "guide": response_guide(fields),
         "top_log_probs": alternatives,
+        "prompt_log_probs": (alternatives or 0) if echo and (of_tokens or alternatives is not None) else None,
         "stream": sampling.stream,
+        "usage": sampling.include_usage or not sampling.stream,
     }
     asks = [GenerationRequest(**prompt, **values) for prompt in prompts]
-    return CompletionRequest(
-        model, asks, [ask.text or "" if echo else "" for ask in asks], sampling, alternatives is not None
-    )
+    echoes = [ask.text if echo else "" for ask in asks]
+    return CompletionRequest(model, asks, echoes, sampling, alternatives is not None)
 
 
 def _prompts(fields: Fields) -> list[dict[str, Any]]:

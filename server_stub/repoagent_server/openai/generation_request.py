@@ -37,4 +37,8 @@ class GenerationRequest:
     adapter_name: str = ""
     """The name that the model has for it; at most one of these two."""
     top_log_probs: int | None = None
+    prompt_log_probs: int | None = None
+    """Of each token of the prompt, and of so many others in its place."""
+    usage: bool = True
+    """Whether the answer has the usage."""
     stream: bool = False

@@ -65,6 +65,10 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
         tensors.need("model", ADAPTER, ask.adapter_name)
     if ask.top_log_probs is not None:
         tensors.need("logprobs", "top_log_probs", ask.top_log_probs)
+    if ask.prompt_log_probs is not None:
+        tensors.need("echo", "prompt_log_probs", ask.prompt_log_probs)
+    if ask.usage:
+        tensors.offer("return_num_cached_tokens", True)
     tensors.offer("stream", ask.stream)
     tensors.offer("exclude_input_in_output", True)
     for name in _WANTED:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from openai.types import Completion
+from openai.types import Completion, CompletionUsage
 from openai.types.chat import ChatCompletion
 
 from .conftest import Token, user
@@ -47,6 +47,12 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "several prompts": {"prompt": [PROMPT, "1+1:", "22+9:"], "temperature": 0},
 }
 Summary = list[tuple[int, str, str | None, list[Any]]]
+
+
+def tokens(usage: CompletionUsage | None) -> tuple[int, int]:
+    """The counts that do not depend on what the cache has."""
+    assert usage is not None
+    return usage.prompt_tokens, usage.completion_tokens
 
 
 def _of_chat(made: ChatCompletion) -> Summary:
@@ -105,7 +111,7 @@ def test_a_chat_is_the_same_in_pieces(name: str, client: OpenAI) -> None:
     whole = client.chat.completions.create(**asked)
     *chunks, last = client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked)
     assert _joined([_of_chunk(chunk) for chunk in chunks]) == _of_chat(whole)
-    assert last.usage == whole.usage
+    assert tokens(last.usage) == tokens(whole.usage)
     assert whole.usage is not None
     assert whole.usage.completion_tokens > 0
 
@@ -116,7 +122,7 @@ def test_a_completion_is_the_same_in_pieces(name: str, client: OpenAI) -> None:
     whole = client.completions.create(**asked)
     *chunks, last = client.completions.create(stream=True, stream_options={"include_usage": True}, **asked)
     assert _joined([_of_completion(chunk) for chunk in chunks]) == _of_completion(whole)
-    assert last.usage == whole.usage
+    assert tokens(last.usage) == tokens(whole.usage)
 
 
 def test_tokens_as_prompts_are_the_same_in_pieces(client: OpenAI, token: Token) -> None:
