@@ -7,8 +7,11 @@ import select
 import signal
 import socket
 import ssl
+import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.certificates import Authority, Pair
+from tests.extent import in_full
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -393,3 +397,52 @@ def test_a_stop_under_load_loses_no_request(world: "World") -> None:
         assert {ask(client, "plain") for client in clients} == {200}
         assert server.stop() == 0
     assert "All models are unloaded" in server.log
+
+
+def _restarts_or_end(server: "Server", before: int, found: Counter[str], total: int) -> bool:
+    return server.log.count("serves again") > before or found.total() >= total
+
+
+def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(world: "World") -> None:
+    """A connection that ends, or a 503, is none. Loads meanwhile are all or nothing."""
+    world.model("loaded")
+    server = world.serve("--processes=3", "--load-model=plain", "--allow-grpc=false")
+    total, found, over = in_full(100_000, otherwise=1_000), Counter[str](), threading.Event()
+
+    def client() -> None:
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
+        while found.total() < total:
+            with httpx.Client(base_url=server.http.base_url, timeout=60) as one:
+                with suppress(httpx.HTTPError):
+                    while found.total() < total:
+                        answer = one.post("/v2/models/plain/infer", json={"inputs": [tensor]})
+                        right = answer.status_code == 200 and answer.json()["outputs"][0]["data"] == [1, -2, 3, -4]
+                        found["right" if right else str(answer.status_code)] += 1
+                    continue
+                found["none"] += 1
+
+    def load() -> None:
+        while not over.is_set():
+            with suppress(httpx.HTTPError):
+                for action in ("load", "unload"):
+                    httpx.post(f"{server.http.base_url}/v2/repository/models/loaded/{action}", timeout=60)
+
+    threads = [threading.Thread(target=work) for work in (client, client, client, client, load)]
+    for thread in threads:
+        thread.start()
+    kills = 0
+    while found.total() < total:
+        os.kill(processes(server)[kills % len(processes(server))], signal.SIGKILL)
+        kills += 1
+        again = partial(_restarts_or_end, server, server.log.count("serves again"), found, total)
+        server.until(again, "another worker")
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert set(found) <= {"right", "none", "503"}, found
+    assert found["right"] > total // 2
+    server.until(lambda: len(processes(server)) == 3, "all workers")
+    assert server.load("loaded").status_code == 200
+    with connections(server) as clients:
+        server.until(lambda: {ask(one, "loaded") for one in clients} == {200}, "the model in all workers")
+    assert server.stop() == 0
