@@ -45,7 +45,7 @@ _TOO_MUCH: Final = {
     ("together", "kind"),
     [
         *((1, kind) for kind in _TOO_MUCH),
-        *((4, kind) for kind in in_full(list(_TOO_MUCH), otherwise=["parameters", "load"])),
+        *((4, kind) for kind in in_full(list(_TOO_MUCH), otherwise=["load"])),
     ],
 )
 def test_too_many_members_are_refused_while_others_are_answered(ways: Any, kind: str, together: int) -> None:
