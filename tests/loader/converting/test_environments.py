@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from repoagent.beneath import jail
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, UnsafePathError
 from repoagent.loader.converting.environments import ConverterSettings
+from repoagent.loader.converting.result_files import refuse_foreign
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
@@ -227,3 +228,28 @@ def test_a_package_that_the_environment_lacks_is_named_with_what_to_do(
 def test_what_is_no_environment_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="--converter-environment"):
         ConverterSettings.parse([text], False)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("domain", "the result has operators of others: 'com.vendor'"),
+        ("location", "the result names other files: '/etc/passwd'"),
+    ],
+)
+def test_what_foreign_code_makes_names_nothing_outside_of_itself(change: str, text: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("Add", ["x", "w"], ["y"], domain="com.vendor" if change == "domain" else "")
+    weight = onnx.helper.make_tensor("w", 1, [1], [1.0])
+    if change == "location":
+        weight.ClearField("float_data")
+        weight.data_location = 1
+        weight.external_data.add(key="location", value="/etc/passwd")
+    tensors = [onnx.helper.make_tensor_value_info(name, 1, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "g", tensors[:1], tensors[1:], [weight])
+    (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(UnsafePathError, match=re.escape(text)):
+        refuse_foreign(tmp_path, "model.onnx", "1/m.pkl")
+    empty = onnx.helper.make_graph([], "g", [], [])
+    (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(empty).SerializeToString())
+    refuse_foreign(tmp_path, "model.onnx", "1/m.pkl")
