@@ -164,6 +164,7 @@ def test_shared_memory_is_registered_in_all_workers_or_in_none(world: "World") -
     server = world.serve("--processes=2", "--load-model=plain", "--allow-client-shm=true")
     memory = SharedMemory(create=True, size=64)
     try:
+        assert memory.buf is not None
         memory.buf[:16] = np.array([-1, 2, -3, 4], np.float32).tobytes()
         place = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
         tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "parameters": place}
@@ -293,22 +294,23 @@ def test_all_workers_take_up_a_certificate_that_is_replaced(world: "World") -> N
 
     context = ssl.create_default_context(cafile=authority.root)
 
-    def presented() -> set[str]:
+    def names(server: "Server") -> set[str]:
         found = set()
         for _ in range(CONNECTIONS):
             with (
                 socket.create_connection(("127.0.0.1", server.port("http")), 60) as plain,
                 context.wrap_socket(plain, server_hostname="localhost") as sock,
             ):
-                found.add(dict(pair for (pair,) in (sock.getpeercert() or {})["subject"])["commonName"])
+                presented: Any = sock.getpeercert()
+                found.add(dict(pair for (pair,) in presented["subject"])["commonName"])
         return found
 
     install(first)
     flags = "--http-use-ssl", f"--http-server-cert={live.certificate}", f"--http-server-key={live.key}"
     server = world.serve("--processes=2", "--load-model=plain", *flags)
-    assert presented() == {"first"}
+    assert names(server) == {"first"}
     install(second)
-    server.until(lambda: presented() == {"second"}, "the new certificate in all workers")
+    server.until(lambda: names(server) == {"second"}, "the new certificate in all workers")
     assert server.stop() == 0
 
 
