@@ -65,6 +65,14 @@ BOUNDS: Final = {
             "tests/converters/trees/test_hostile_files.py::test_what_a_tree_may_not_have_is_refused_by_name",
         ),
     ),
+    **dict.fromkeys(
+        ("sklearn", "skl2onnx", "skops", "joblib", "pandas", "catboost"),
+        Bound(
+            "run in the process of a converter, in a jail with a limit of memory",
+            "tests/loader/converting/test_environments.py"
+            "::test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail",
+        ),
+    ),
     "openvino": Bound(
         "its graph is written by the project; steps of requests end with them",
         "llm/tests/runner/openvino/test_model.py::test_a_step_is_ended_while_it_runs",
