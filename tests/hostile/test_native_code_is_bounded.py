@@ -73,6 +73,10 @@ BOUNDS: Final = {
             "::test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail",
         ),
     ),
+    "zipfile": Bound(
+        "unpacks archives of 64 MiB and 10,000 members at most",
+        "agents/scan/tests/test_detection.py::test_an_archive_that_unpacks_to_much_is_not_unpacked",
+    ),
     "openvino": Bound(
         "its graph is written by the project; steps of requests end with them",
         "llm/tests/runner/openvino/test_model.py::test_a_step_is_ended_while_it_runs",

@@ -57,6 +57,15 @@ def test_the_types_in_a_file_of_skops_are_listed() -> None:
     assert skops_types(skops()) == ["None.f", "sklearn.linear_model.Ridge"]
 
 
+def test_an_archive_that_unpacks_to_much_is_not_unpacked() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("1.npy", npy(np.zeros(9 << 20)))
+        file.writestr("schema.json", SCHEMA)
+    assert len(buffer.getvalue()) < 1 << 20
+    assert detect("model.skops", buffer.getvalue()) is Format.ARCHIVE
+
+
 def tar() -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as file:
