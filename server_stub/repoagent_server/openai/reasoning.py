@@ -20,6 +20,13 @@ _MARKS: Final = (_CHANNEL, _MESSAGE, *_ENDS)
 _ANY: Final = re.compile("(" + "|".join(map(re.escape, _MARKS)) + ")")
 _FUNCTION: Final = re.compile(r"to=functions\.([A-Za-z0-9_.-]{1,64})")
 _LONGEST_HEADER: Final = 1024
+LONGEST_BLANK: Final = 4096
+"""Characters that wait for what follows them. More are text: each piece would be compared with all of them."""
+
+
+def parts(piece: str) -> list[str]:
+    """``piece``, at least one part: what is cut off the front of a long text copies the rest of it."""
+    return [piece[start : start + LONGEST_BLANK] for start in range(0, len(piece), LONGEST_BLANK)] or [""]
 
 
 def unfinished(text: str, words: Sequence[str]) -> int:
@@ -44,14 +51,19 @@ class Reasoning:
 
     def feed(self, piece: str, *, final: bool) -> tuple[str, str]:
         """What ``piece`` adds to the reasoning and to the answer; ``final``: nothing more comes."""
-        self._waiting += piece
-        thoughts, answers = "", ""
-        while True:
+        found = [("", "")]
+        *firsts, last = parts(piece)
+        for part in firsts:
+            self._feed(part, False, found)
+        self._feed(last, final, found)
+        return "".join(thought for thought, _ in found), "".join(answer for _, answer in found)
+
+    def _feed(self, part: str, final: bool, found: list[tuple[str, str]]) -> None:
+        self._waiting += part
+        step = None
+        while self._step != step:
             step = self._step
-            thought, answer = step(final)
-            thoughts, answers = thoughts + thought, answers + answer
-            if self._step == step:
-                return thoughts, answers
+            found.append(step(final))
 
     def _beginning(self, final: bool) -> tuple[str, str]:
         """Until it is known whether the text begins with a mark."""
@@ -60,7 +72,7 @@ class Reasoning:
             self._waiting, self._step = text.removeprefix(_OPEN), self._thinking
         elif text.startswith(_CHANNEL):
             self._waiting, self._step = text, self._in_header
-        elif final or (text and not (_OPEN.startswith(text) or _CHANNEL.startswith(text))):
+        elif final or not (_OPEN.startswith(text) or _CHANNEL.startswith(text)) or len(self._waiting) > LONGEST_BLANK:
             self._step = self._answering
         return "", ""
 
@@ -73,7 +85,7 @@ class Reasoning:
             return text[:place].rstrip(), ""
         kept = 0 if final else unfinished(text, (_CLOSE,))
         shown = text[: len(text) - kept]
-        shown = shown if final else shown.rstrip()
+        shown = shown if final or len(text) > LONGEST_BLANK else shown.rstrip()
         self._waiting = text[len(shown) :]
         self._thought |= bool(shown)
         return shown, ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.nested_text import read_json
-from repoagent_server.openai.reasoning import unfinished
+from repoagent_server.openai.reasoning import LONGEST_BLANK, parts, unfinished
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _SPACES: Final = frozenset(" \t\r\n")
@@ -185,9 +185,14 @@ class ToolCalls:
 
     def feed(self, piece: str, *, final: bool) -> tuple[str, list[CallPiece]]:
         """The text and the calls that ``piece`` adds; ``final``: nothing more comes."""
-        self._waiting += piece
         content: list[str] = []
         calls: list[CallPiece] = []
+        *firsts, last = parts(piece)
+        for part in firsts:
+            self._waiting += part
+            while self._step(content, calls, final=False):
+                pass
+        self._waiting += last
         while self._step(content, calls, final):
             pass
         return "".join(content), calls
@@ -209,6 +214,7 @@ class ToolCalls:
     def _at_beginning(self, content: list[str], final: bool) -> bool:
         """Whether the text begins with a call without a tag."""
         text = self._waiting.lstrip()
+        final |= len(self._waiting) > LONGEST_BLANK
         if not final and (not text or any(mark.startswith(text) for mark in _MARKS)):
             return False
         for mark in _MARKS:
@@ -256,7 +262,7 @@ class ToolCalls:
         if text.startswith("{"):
             self._open(text, "")
             return True
-        if text and text.strip() != "]":
+        if (text and text.strip() != "]") or len(self._waiting) > LONGEST_BLANK:
             self._bare = False
             return True
         if final:
@@ -267,6 +273,7 @@ class ToolCalls:
         """After a call in a tag: its end, which may be missing."""
         text = self._waiting.lstrip()
         if _CLOSE.startswith(text) and text != _CLOSE and not final:
+            self._waiting = text
             return False
         self._waiting = text.removeprefix(_CLOSE)
         self._closing = False
@@ -290,7 +297,7 @@ class ToolCalls:
             self._tagged, self._closing = False, True
             self._open(text, _OPEN + self._waiting[: len(self._waiting) - len(text)])
             return True
-        if text or final:
+        if text or final or len(self._waiting) > LONGEST_BLANK:
             content.append(_OPEN)
             self._tagged = False
             return True

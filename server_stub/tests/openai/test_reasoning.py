@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 from openai import OpenAI
-from repoagent_server.openai.reasoning import Reasoning
+from repoagent_server.openai.reasoning import LONGEST_BLANK, Reasoning
 from repoagent_server.openai.tool_calls import ToolCalls
 
 from .conftest import events, user
@@ -65,6 +65,18 @@ def test_a_call_on_a_channel_is_found() -> None:
     assert not content
     assert calls[0].name == "add"
     assert json.loads("".join(call.arguments for call in calls)) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "before", ["", "<think>a", "<tool_call>", '{"name": "add"}', "[", '<tool_call>{"name": "add"}']
+)
+def test_no_more_than_so_many_blanks_wait_for_what_follows(before: str) -> None:
+    """Each piece looks at all that waits: a text of blanks would take the square of its length."""
+    reasoning, calls = Reasoning(), ToolCalls({"add"})
+    for piece in [before, *[" " * 100] * 1000]:
+        _, text = reasoning.feed(piece, final=False)
+        calls.feed(text, final=False)
+        assert len(reasoning._waiting) + len(calls._waiting) <= 2 * LONGEST_BLANK
 
 
 THINKS = "<think>\nAdd them.\n</think>\n\nIt is 3."
