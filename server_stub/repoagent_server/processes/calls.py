@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 
 Answers = Mapping[str, Callable[..., Any]]
 
-_AT_ONCE: Final = 64
-"""Calls of the other side without an answer yet. A side that makes more breaks the rules, and its process is ended."""
+_AT_ONCE: Final = 4096
+"""Calls of the other side without an answer yet. Each has a thread, as loads that hang must not block the unload that
+cancels them; more are refused. It is clients who make them: their number says nothing about the process."""
 _SEND_SECONDS: Final = 10
 _SEND_TIMEOUT: Final = struct.pack("@ll", _SEND_SECONDS, 0)
 _MESSAGE_BYTES: Final = 256 << 20
@@ -137,11 +138,21 @@ class Calls:
         answer = self._answers.get(name) if isinstance(name, str) else None
         if answer is None or not isinstance(arguments, list):
             raise ValueError(f"there is no call {str(name)[:64]!r}")
+        number = int(number)
         if not self._room.acquire(blocking=False):
-            raise ValueError(f"there are {_AT_ONCE} calls at once")
-        threading.Thread(
-            target=self._answer, args=(int(number), name, answer, arguments), name=f"{self._name}-{name}", daemon=True
-        ).start()
+            self._refuse(number, f"{_AT_ONCE} calls of one process wait already")
+            return
+        thread = threading.Thread(
+            target=self._answer, args=(number, name, answer, arguments), name=f"{self._name}-{name}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            self._room.release()
+            self._refuse(number, "the machine has no thread left")
+
+    def _refuse(self, number: int, why: str) -> None:
+        self._reply(number, [number, int(UnavailableError.code), why])
 
     def _answer(self, number: int, name: str, answer: Callable[..., Any], arguments: list[Any]) -> None:
         body: list[Any]
@@ -154,12 +165,15 @@ class Calls:
             body = [number, int(RepoAgentError.code), f"{type(error).__name__}: {error}"]
         finally:
             self._room.release()
+        self._reply(name, body)
+
+    def _reply(self, call: object, body: list[Any]) -> None:
         try:
             self._channel.send(Kind.ANSWER, body)
         except PeerGoneError:
             pass  # The reading thread sees it, too.
         except (OSError, TypeError, ValueError) as error:
-            logger.error("%s: the answer to '%s' could not be sent: %s", self._name, name, error)
+            logger.error("%s: the answer to '%s' could not be sent: %s", self._name, call, error)
             self.close()
 
 

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from repoagent.config import ModelConfig
-from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.codec import (
@@ -36,7 +36,7 @@ from repoagent.serving.backends.python.process.services import BackgroundCalls, 
 from repoagent.serving.ensembles.step_request import StepRequest
 from repoagent.serving.instances.backend import BackendInstance, BackendModel, BatchRunner, InstanceSpec
 from repoagent.serving.instances.instance import VersionContext, as_repoagent_error
-from repoagent.serving.requests.request import InferRequest, InferResponse, Labels
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, Labels
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.versions.served_model import RetiredError, ServedModel
@@ -47,7 +47,10 @@ _AT_ONCE: Final = 64
 """Messages of one worker that are handled before the others are heard."""
 _MOST_CALLS: Final = 1 << 16
 """Requests of one other worker without an answer."""
+_NUMBERS: Final = 1 << 64
 _NEWS_BYTES: Final = 64
+_OF_ONE_WORKER: Final = 2
+"""Sockets to one worker: that of the process which is leaving, too. A hostile one could ask for others without end."""
 _READY_SECONDS: Final = 30.0
 
 Find = Callable[[int], ServedModel | None]
@@ -67,6 +70,8 @@ class Links:
         self._limits = limits
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._links: dict[int, Link] = {}
+        self._lacking: set[int] = set()
+        """Workers whose socket could not be taken."""
         self._poller = select.poll()
 
     def start(self) -> None:
@@ -77,7 +82,11 @@ class Links:
 
     def get(self, worker: int) -> "Link | None":
         """The way to ``worker``; None while there is none."""
-        return self._links.get(worker)
+        link = self._links.get(worker)
+        if link is None and worker in self._lacking:
+            self._lacking.discard(worker)
+            self._broken(worker)
+        return link
 
     def _run(self) -> None:
         by_fd: dict[int, Link] = {}
@@ -94,13 +103,20 @@ class Links:
 
     def _accept(self, by_fd: dict[int, "Link"]) -> None:
         text, descriptors, _, _ = socket.recv_fds(self._news, _NEWS_BYTES, 1)
-        if not descriptors:  # The keeper has gone; who talks to it ends this process.
+        if not text:  # The keeper has gone; who talks to it ends this process.
             self._poller.unregister(self._news.fileno())
             self._news.close()
             return
-        sock = socket.socket(fileno=descriptors[0])
         worker = int(json.loads(text))
+        if not descriptors:
+            logger.error("there is no way to worker %d: no file descriptor is left", worker)
+            self._lacking.add(worker)
+            return
+        os.set_inheritable(descriptors[0], False)
+        sock = socket.socket(fileno=descriptors[0])
         wake = partial(os.eventfd_write, self._wake, 1)
+        for fd in [fd for fd, link in by_fd.items() if link.worker == worker][: 1 - _OF_ONE_WORKER]:
+            by_fd[fd].end()  # What is read next is that.
         self._links[worker] = by_fd[sock.fileno()] = Link(worker, sock, self._find, wake, self._limits)
 
     def _serve(self, by_fd: dict[int, "Link"], fd: int, event: int) -> None:
@@ -247,6 +263,8 @@ class Link:
         sender = CallSender(self, number, request, partial(self._calls.pop, number, None))
         request.redirect(sender)
         try:
+            if not _has_types(asked):  # Schedulers compare and keep them.
+                raise InvalidArgumentError("a request has fields of other types")
             if len(self._calls) >= _MOST_CALLS:
                 raise UnavailableError(f"{_MOST_CALLS} requests of another process wait already")
             self._calls[number] = request
@@ -312,7 +330,7 @@ class Link:
             self._ask(message)
         elif message.kind == Kind.ANSWER:
             number, ready, error = message.body
-            question = self._questions.get(number)
+            question = self._questions.pop(int(number), None)
             if question is not None and error is not None:
                 question.set_exception(error_of(error))
             elif question is not None:
@@ -326,6 +344,10 @@ class Link:
 
     def _overflow(self) -> None:
         self.fault = f"more than {Limits.flag('python_unread_bytes')} are unread"
+        self.end()
+
+    def end(self) -> None:
+        """Have it read its end."""
         self._channel.shutdown()
 
     def close(self) -> None:
@@ -338,12 +360,23 @@ class Link:
             self._fail(number, self._gone(request))
         for request in list(self._calls.values()):
             request.cancel()
-        for question in list(self._questions.values()):
-            question.set_result(False)
+        for number in list(self._questions):
+            if (question := self._questions.pop(number, None)) is not None:
+                question.set_result(False)
         self._in_background.forget()
         self._channel.close()
         self._arena.close()
         self._mapping.close()
+
+
+def _has_types(asked: Asked) -> bool:
+    texts = (asked.model_name, asked.model_version, asked.id, *asked.requested_outputs)
+    numbers = (asked.priority, asked.timeout_us)
+    return (
+        all(type(text) is str for text in texts)
+        and all(type(number) is int and 0 <= number < _NUMBERS for number in numbers)
+        and type(asked.correlation_id) in (int, str)
+    )
 
 
 def _call_each(queue: SimpleQueue[Callable[[], None] | None]) -> None:

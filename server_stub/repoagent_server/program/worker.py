@@ -171,7 +171,7 @@ class Worker:
 
 def main() -> None:
     """Serve until the keeper calls ``finish``, or is gone."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Init systems send them to every process of a service: the keeper acts.
     descriptor, sys.argv = int(sys.argv[1]), [""]
     worker = Worker(socket.socket(fileno=descriptor))

@@ -114,11 +114,28 @@ def test_bytes_that_are_no_message_end_the_worker(keeper: Keeper) -> None:
     assert "broke the rules" in keeper.ended[0]
 
 
-def test_too_many_calls_at_once_end_the_worker(keeper: Keeper) -> None:
-    for number in range(65):
+def test_what_many_clients_ask_at_once_does_not_end_their_worker(keeper: Keeper) -> None:
+    """Loads wait for agents, and each front end has as many as 1,024 of them wait."""
+    for number in range(100):
         keeper.send(ASK, [number, "wait", []])
-    assert keeper.over.wait(30)
-    assert "64 calls at once" in keeper.ended[0]
+    keeper.send(ASK, [100, "double", [21]])
+    assert keeper.receive() == [100, None, 42]
+    assert not keeper.ended
+
+
+def test_calls_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_AT_ONCE", 2)
+    made = Keeper()
+    for number in range(3):
+        made.send(ASK, [number, "wait", []])
+    assert made.receive() == [2, UnavailableError.code, "2 calls of one process wait already"]
+    made.gate.set()
+    assert sorted(made.receive()[0] for _ in range(2)) == [0, 1]
+    made.send(ASK, [3, "double", [21]])
+    assert made.receive() == [3, None, 42]
+    assert not made.ended
+    made.raw.close()
+    assert made.over.wait(30)
 
 
 def test_memory_without_end_ends_the_worker(keeper: Keeper) -> None:

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,81 @@ def test_a_worker_that_lies_ends_its_own_connection(home: Home, kind: int, body:
     worker.meet(0, ends[1])
     assert passing(other).check_ready()
     for one in (*ends, theirs, worker.keeper, other.keeper):
+        one.close()
+
+
+def tell(end: socket.socket, kind: int, body: Any) -> None:
+    text = json.dumps([body, None, [], [], []]).encode()
+    end.send(bytes([kind, 0]) + len(text).to_bytes(4, "little") + text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(1, 7), (2, None), (3, []), (4, [1]), (4, None), (6, "high"), (6, -1), (7, 1.5), (8, [7])]
+)
+def test_fields_of_other_types_reach_no_scheduler(home: Home, field: int, value: Any) -> None:
+    served = ServedModel(VersionContext("m", 1, CONFIG), backend_model=None, scheduler=home)
+    worker, (ours, theirs) = Worker(served), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(4, ours)
+    body: list[Any] = [1, "m", "", "", 0, 0, 0, 0, [], {}, [["X", DataType.FP32.value, [0], 0, 0]]]
+    tell(theirs, 8, [HANDED, *body])
+    taken = home.take()
+    assert taken.asked.volatile
+    body[0], body[field] = 2, value
+    tell(theirs, 8, [HANDED, *body])
+    assert b"other types" in theirs.recv(1 << 16)
+    assert home.requests == [taken]
+    for one in (ours, theirs, worker.keeper):
+        one.close()
+
+
+def test_a_home_that_goes_right_after_an_answer_leaves_the_other_links_alone() -> None:
+    worker, (ours, theirs) = Worker(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(1, ours)
+    ours.close()
+    link = worker.links.get(1)
+    assert link is not None
+    answered = link._questions[1] = Future()  # As while the thread that asked has not run again.
+    tell(theirs, 11, [1, True, None])
+    assert answered.result(30)
+    theirs.close()
+    others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(2, others[0])
+    tell(others[1], 10, [1, "ready", 8])
+    assert others[1].recv(1 << 16)
+    for one in (*others, worker.keeper):
+        one.close()
+
+
+def test_a_worker_that_asks_for_links_without_end_gets_two() -> None:
+    worker, ends = Worker(), []
+    for _ in range(5):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = worker.links.get(4)
+        worker.meet(4, ours)
+        ours.close()
+        theirs.settimeout(30)
+        ends.append(theirs)
+        waited = threading.Event()
+        while worker.links.get(4) is before:
+            waited.wait(0.001)
+    for first in ends[:3]:
+        assert first.recv(1) == b""
+    assert not worker.asked.is_set()
+    for last in ends[3:]:
+        tell(last, 10, [1, "ready", 8])
+        assert last.recv(1 << 16)
+    for one in (*ends, worker.keeper):
+        one.close()
+
+
+def test_a_socket_that_could_not_be_taken_is_asked_for_again() -> None:
+    worker = Worker()
+    worker.keeper.send(b"3")  # Where no descriptor is left, the message comes without its own.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(4, ours)
+    assert worker.links.get(3) is None
+    assert worker.broken == [3]
+    for one in (ours, theirs, worker.keeper):
         one.close()
 
 

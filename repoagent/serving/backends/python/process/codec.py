@@ -126,6 +126,7 @@ def request_of(body: list[Any], memory: Memory) -> tuple[int, Asked, bool]:
             sequence_end=bool(flags & 2),
             priority=priority,
             timeout_us=timeout,
+            volatile=True,  # The other process can write there.
         )
         return number, asked, bool(flags & 4)
     except (TypeError, ValueError) as error:
