@@ -53,7 +53,7 @@ class Group:
             self._take(number, response, final)
         except Exception as error:
             self.failed = True
-            if len(self.requests) > 1:
+            if len(self.requests) > 1 or not final:
                 self.cancel()
             self._fail(error)
 

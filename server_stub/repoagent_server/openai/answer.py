@@ -5,15 +5,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
-from repoagent_server.codec.json_text import dumps, loads
+from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.choice import Choice, Delta, StopWords
 from repoagent_server.openai.sampling import Sampling
 from repoagent_server.openai.tools import Tools
 
 _TEXT = "text_output"
+_MOST_LOG_PROBS: Final = 1 << 25
+"""Bytes of them in one document: others wait while it is written."""
 
 
 @dataclass(slots=True)
@@ -25,8 +28,9 @@ class Piece:
     reason: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
-    log_probs: Sequence[Any] = ()
-    prompt_log_probs: Sequence[Any] = ()
+    log_probs: Sequence[bytes] = ()
+    """Of each token, as the model has written them in JSON: read, they take many times the memory."""
+    prompt_log_probs: Sequence[bytes] = ()
     """Of the tokens of the prompt."""
     cached_tokens: int = 0
     """How many of them came from the KV cache."""
@@ -37,7 +41,7 @@ class Piece:
 def pieces_of(response: InferResponse) -> list[Piece]:
     """What a response brings: one text, or one of each sequence."""
     texts, reasons = _elements(response, _TEXT), _elements(response, "finish_reason")
-    log_probs = _elements(response, "token_log_probs")
+    log_probs = _documents(response, "token_log_probs")
     first = _number(response, "sequence_index")
     read, made = _number(response, "num_input_tokens"), _number(response, "num_output_tokens")
     return [
@@ -47,8 +51,8 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             _text(reasons[place]) if place < len(reasons) else "",
             read,
             0 if place else made,
-            () if place else [loads(entry) for entry in log_probs],
-            () if place else [loads(entry) for entry in _elements(response, "prompt_token_log_probs")],
+            () if place else log_probs,
+            () if place else _documents(response, "prompt_token_log_probs"),
             _number(response, "num_cached_tokens"),
             bool(_number(response, "reasoning_open")),
         )
@@ -64,6 +68,10 @@ def _elements(response: InferResponse, name: str) -> list[Any]:
     return [array.item()] if array.size == 1 else array.ravel().tolist()
 
 
+def _documents(response: InferResponse, name: str) -> list[bytes]:
+    return [item.encode() if isinstance(item, str) else item for item in _elements(response, name)]
+
+
 def _number(response: InferResponse, name: str) -> int:
     tensor = response.outputs.get(name)
     return 0 if tensor is None or not tensor.array.size else int(tensor.array.item(0))
@@ -76,6 +84,9 @@ def _text(value: bytes | str) -> str:
 class Answer(ABC):
     """Takes the responses of ``prompts`` requests, each with ``count`` choices."""
 
+    keeps = False
+    """Whether a stream ends with all that it has had."""
+
     def __init__(self, *, prompts: int, sampling: Sampling, tools: Tools, thinks: bool = False) -> None:
         """``thinks``: whether texts are looked through for the model's reasoning."""
         self._count = sampling.count
@@ -86,6 +97,8 @@ class Answer(ABC):
         self._usage = Usage()
         self._counted: set[int] = set()
         self._open = prompts
+        self._held = 0
+        """Bytes of log-probabilities."""
 
     @property
     def over(self) -> bool:
@@ -114,6 +127,8 @@ class Answer(ABC):
     def _add(self, choice: Choice, piece: Piece, prompt: int) -> bytes:
         first = prompt not in self._counted
         self._counted.add(prompt)
+        if not self._stream or self.keeps:
+            self._hold(piece)
         if choice.reason is not None:
             self._usage.count(piece, first=first, thinking=False)
             return b""
@@ -121,6 +136,14 @@ class Answer(ABC):
         delta = choice.take(piece.text, piece.log_probs, piece.reason, thinking=piece.thinking)
         self._usage.count(piece, first=first, thinking=bool(delta.reasoning) and not delta.content)
         return self._written(choice, delta)
+
+    def _hold(self, piece: Piece) -> None:
+        self._held += sum(map(len, piece.log_probs)) + sum(map(len, piece.prompt_log_probs))
+        if self._held > _MOST_LOG_PROBS:
+            raise InvalidArgumentError(
+                f"the log-probabilities of the answer have more than {_MOST_LOG_PROBS >> 20} MiB; ask for fewer "
+                "alternatives, tokens or prompts"
+            )
 
     @abstractmethod
     def _written(self, choice: Choice, delta: Delta) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent_server.codec.json_text import Fragment
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.conversation import json_text, template_messages
 from repoagent_server.openai.fields import Fields
@@ -45,7 +46,7 @@ class ChatForm:
         return {"index": choice.index, "delta": delta, "logprobs": log_probs, "finish_reason": reason}
 
     def _listed(self, log_probs: Sequence[Any]) -> dict[str, Any] | None:
-        return {"content": log_probs, "refusal": None} if self._log_probs else None
+        return {"content": list(map(Fragment, log_probs)), "refusal": None} if self._log_probs else None
 
     def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
         """The member of ``choices`` of a whole text."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from repoagent_server.openai.reasoning import Reasoning, unfinished
 from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
@@ -41,7 +40,7 @@ class Delta:
     content: str = ""
     reasoning: str = ""
     calls: Sequence[CallPiece] = ()
-    log_probs: Sequence[Any] = ()
+    log_probs: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class Choice:
     reason: str | None = None
     begun: bool = False
     """Whether anything of it has been sent."""
-    prompt: Sequence[Any] = ()
+    prompt: Sequence[bytes] = ()
     """The log-probabilities of its prompt, if they are wanted."""
     thinks: bool = False
     """Whether its text is looked through for reasoning."""
@@ -66,7 +65,7 @@ class Choice:
         if self.tools.names and self.tools.named is None:
             self._finder = ToolCalls(self.tools.names, parallel=self.tools.parallel)
 
-    def take(self, text: str, log_probs: Sequence[Any], reason: str, *, thinking: bool = False) -> Delta:
+    def take(self, text: str, log_probs: Sequence[bytes], reason: str, *, thinking: bool = False) -> Delta:
         """The next piece of the model's text. ``reason``: why it is the last one, or empty. ``thinking``: whether the
         prompt has opened the reasoning with which the text begins."""
         if self.reason is not None:

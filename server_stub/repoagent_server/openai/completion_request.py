@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent_server.codec.json_text import loads
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
@@ -45,11 +46,11 @@ class CompletionForm:
         echo = self._echoes[choice.index // self._count]
         return echo if echo is not None else _text_of(choice.prompt)
 
-    def _choice(self, choice: Choice, text: str, log_probs: Sequence[Any]) -> dict[str, Any]:
+    def _choice(self, choice: Choice, text: str, log_probs: Sequence[bytes]) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": text,
-            "logprobs": self._table(choice, log_probs) if self._log_probs else None,
+            "logprobs": self._table(choice, list(map(loads, log_probs))) if self._log_probs else None,
             "finish_reason": choice.reason,
         }
 
@@ -74,8 +75,8 @@ class CompletionForm:
         }
 
 
-def _text_of(entries: Sequence[Any]) -> str:
-    return bytes(byte for entry in entries for byte in entry["bytes"]).decode(errors="replace")
+def _text_of(entries: Sequence[bytes]) -> str:
+    return b"".join(bytes(loads(entry)["bytes"]) for entry in entries).decode(errors="replace")
 
 
 _MAX_TOKENS: Final = 16

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from repoagent_server.codec.json_text import dumps, loads
+from repoagent_server.codec.json_text import Fragment, dumps, loads
 from repoagent_server.openai.answer import Answer
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.response_request import ResponseRequest
@@ -17,6 +17,8 @@ _ENDED: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filt
 
 class ResponseAnswer(Answer):
     """The items that a text makes: reasoning, a message, calls of functions."""
+
+    keeps = True
 
     def __init__(self, asked: ResponseRequest) -> None:
         super().__init__(prompts=1, sampling=asked.sampling, tools=asked.tools, thinks=asked.ask.guide is None)
@@ -76,8 +78,9 @@ class ResponseAnswer(Answer):
         part["text"] += text
         more = {}
         if kind == "message":
-            part["logprobs"] += log_probs
-            more = {"logprobs": list(log_probs)}
+            entries = list(map(Fragment, log_probs))
+            part["logprobs"] += entries
+            more = {"logprobs": entries}
         self._put(f"response.{part['type']}.delta", **self._place(), delta=text, **more)
 
     def _call(self, call: CallPiece) -> None:
