@@ -47,7 +47,7 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[int | None, int | None]]]] = {
         "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
         "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
         "truncate": (76, 45), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-        "fanotify_init": (300, 262),
+        "fanotify_init": (300, 262), "inotify_add_watch": (254, 27),
     },
     "machine": {
         "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
@@ -68,6 +68,12 @@ _CLONE: Final = (56, 220)
 _PRLIMIT: Final = (302, 261)
 _FCNTL: Final = (72, 25)
 _CLONE3: Final = 435
+_OPEN: Final = ((2, None), (257, 56))
+"""open and openat; the flags are the second and the third argument."""
+_OPENAT2: Final = 437
+_IOCTL: Final = (16, 29)
+_HARMLESS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""What libraries ask of files: whether it is a terminal, its size, how much there is to read; blocking, inheritance."""
 _LAST_KNOWN: Final = 451
 """No library needs a later call; what one may do to others is not looked into."""
 
@@ -81,6 +87,8 @@ _ACCESSES: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 _MACHINES: Final = (16, 17, 19, 21, 27, 38, 39, 40)
 """Capabilities over the machine and the processes of others: modules, ports, ptrace, administration, devices,
 performance (with which environments can be read), BPF, checkpoints."""
+_NO_FILES: Final = tuple(number for number in range(64) if number not in (1, 2))
+"""All capabilities but those to read and write files of any owner: files are for Landlock to deny."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -104,7 +112,7 @@ def problem() -> str:
 def apply(
     readable: Iterable[Path], writable: Iterable[Path], *, memory_bytes: int, file_bytes: int, may: Collection[str] = ()
 ) -> None:
-    """Deny this process, for good, all files but these, and the system calls of :data:`CALLS`.
+    """Deny this process, for good, all files but these, the system calls of :data:`CALLS`, and what root may do.
 
     What does not exist is left out. ``may`` names groups of calls that stay allowed.
 
@@ -118,6 +126,7 @@ def apply(
         raise UnsupportedError("a process with several threads cannot be jailed")
     enter_sizes(memory_bytes, file_bytes)
     enter_files(readable, writable)
+    _drop_capabilities(_NO_FILES)
     enter_calls(group for group in CALLS if group not in may)
 
 
@@ -140,7 +149,7 @@ def enter_apart() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         raise UnsupportedError("a process with several threads cannot be set apart")
     _no_new_privileges()
-    _drop_capabilities()
+    _drop_capabilities(_MACHINES)
     version = landlock_version()
     if version:
         # A rule set must handle something: that device files are made.
@@ -153,12 +162,12 @@ def enter_apart() -> None:
             os.close(rules)
 
 
-def _drop_capabilities() -> None:
+def _drop_capabilities(numbers: Iterable[int]) -> None:
     """As root, and in programs that this one starts, too."""
     head, sets = struct.pack("Ii", 0x20080522, 0), (ctypes.c_uint32 * 6)()
     _checked(_libc.capget(head, sets), "capget")
     before = bytes(sets)
-    for number in _MACHINES:
+    for number in numbers:
         for kind in range(3):  # In force, permitted, inherited.
             sets[number // 32 * 3 + kind] &= ~(1 << number % 32)
         _libc.prctl(24, number, 0, 0, 0)  # It fails where this process may not, and then has none.
@@ -205,7 +214,7 @@ def enter_calls(groups: Iterable[str] = CALLS) -> None:
     denied = sorted(
         number for group in groups for numbers in CALLS[group].values() if (number := numbers[column]) is not None
     )
-    load, equal, above, bits, end = 0x20, 0x15, 0x25, 0x45, 0x06
+    load, equal, above, bits, keep, end = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06
     fails, unknown, passes = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x7FFF0000
     program = [(load, 0, 0, 4), (equal, 1, 0, architecture), (end, 0, 0, 0x80000000), (load, 0, 0, 0)]
     program += [(above, 0, 1, _LAST_KNOWN), (end, 0, 0, unknown)]  # those of x32 as well
@@ -222,6 +231,20 @@ def enter_calls(groups: Iterable[str] = CALLS) -> None:
         # fcntl sends no signals: F_SETOWN, F_SETOWN_EX, F_SETSIG.
         program += [(equal, 0, 6, _FCNTL[column]), (load, 0, 0, 24), (equal, 2, 0, 8), (equal, 1, 0, 15)]
         program += [(equal, 0, 1, 10), (end, 0, 0, fails), (end, 0, 0, passes)]
+    if "attributes" in groups:
+        # Access of the kind 3, for ioctl only, is none that Landlock judges, nor does it before version 3 judge that
+        # a file that is opened for reading is emptied (O_TRUNC). The flags of openat2 cannot be seen.
+        for place, numbers in enumerate(_OPEN):
+            if (number := numbers[column]) is not None:
+                program += [(equal, 0, 7, number), (load, 0, 0, 24 + 8 * place), (keep, 0, 0, 0x203)]
+                program += [(equal, 3, 0, 0x200), (keep, 0, 0, 3), (equal, 1, 0, 3), (end, 0, 0, passes)]
+                program += [(end, 0, 0, fails)]
+        program += [(equal, 0, 1, _OPENAT2), (end, 0, 0, unknown)]
+        # Others change a file that is only read, freeze its filesystem, or command a device.
+        most = len(_HARMLESS)
+        program += [(equal, 0, most + 3, _IOCTL[column]), (load, 0, 0, 24)]
+        program += [(equal, most - place, 0, number) for place, number in enumerate(_HARMLESS)]
+        program += [(end, 0, 0, fails), (end, 0, 0, passes)]
     program.append((end, 0, 0, passes))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
     _no_new_privileges()
