@@ -36,8 +36,8 @@ class Desk:
         self._audit = audit
         self._page = page
 
-    def answers(self, fleet: Fleet, worker: int) -> dict[str, Callable[..., Any]]:
-        """What worker number ``worker`` may call, by name."""
+    def answers(self, fleet: Fleet, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
+        """What the worker of that number may call, by name."""
 
         def load(actor: Any, name: Any, config: Any, files: Any, version: Any) -> dict[str, Any]:
             if not self._allow_load_parameters and (config is not None or files is not None):
@@ -72,7 +72,7 @@ class Desk:
             "statistics": statistics,
             "metrics": metrics,
             "index": lambda ready_only: self._index(fleet, ready_only=ready_only is True),
-            "link": lambda other: fleet.link(worker, _worker(other, fleet)),
+            "link": lambda other: fleet.link(worker(), _worker(other, fleet)),
             "report": self._report,
             "attestation": self._attestation,
             "ready": self._core.ready,
@@ -107,14 +107,14 @@ class Desk:
             self._audit.record(event, text_of(result), details, client(actor))
 
     @contextmanager
-    def _acting(self, fleet: Fleet, worker: int, asked: Any) -> Iterator[None]:
+    def _acting(self, fleet: Fleet, worker: Callable[[], int], asked: Any) -> Iterator[None]:
         if not (isinstance(asked, list) and len(asked) == len(("number", "actor", "restricted"))):
             raise InvalidArgumentError("a call without its actor")
         number, fields, restricted = asked
 
         def manages(model: str) -> bool:
             try:
-                return fleet.ask(worker, "manages", number, model, timeout=_PERMISSION_SECONDS) is True
+                return fleet.ask(worker(), "manages", number, model, timeout=_PERMISSION_SECONDS) is True
             except RepoAgentError:
                 return False
 

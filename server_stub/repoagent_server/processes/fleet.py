@@ -70,7 +70,7 @@ class Handed:
 class Fleet:
     """``count`` workers: each runs the module ``program``, whose call ``start`` gets ``options`` (pickled).
 
-    ``answers`` has what a worker may call.
+    ``answers`` has what a worker may call, whose number is a function: another one once the worker leaves.
 
     ``on_missing`` gets a version that a worker could not build again, ``replay`` a new worker before it serves. Methods
     may be called from any thread.
@@ -82,7 +82,7 @@ class Fleet:
         program: str,
         options: object,
         listeners: Listeners,
-        answers: Callable[["Fleet", int], Mapping[str, Callable[..., Any]]],
+        answers: Callable[["Fleet", Callable[[], int]], Mapping[str, Callable[..., Any]]],
         *,
         on_missing: Callable[[Handed, str], None],
         deadliest: int,
@@ -164,7 +164,7 @@ class Fleet:
             worker.wait()
 
     def _launch(self, worker: WorkerProcess) -> "Future[Any]":
-        answers = self._make_answers(self, worker.index)
+        answers = self._make_answers(self, lambda: worker.index)
         return worker.launch(self._options, answers, lambda why: self._ended(worker, why))
 
     def _meet(self, worker: WorkerProcess) -> None:
@@ -204,7 +204,7 @@ class Fleet:
         time.sleep(pause)
         try:
             with self.lock:
-                if self._closing:
+                if self._closing or worker not in self._workers:  # A reload has filled its place meanwhile.
                     return
                 started = self._launch(worker)
                 handed = list(self._handed.values())
@@ -266,13 +266,7 @@ class Fleet:
                         self._hand(fresh, calls, one)
                 if self._closing:
                     raise UnavailableError("the server is stopping")
-                leaving = old.calls
-                self._workers[old.index] = fresh
-                if leaving is not None:
-                    self._workers.append(old)
-                    old.index = _LEAVING
-                self._meet(fresh)
-                self._complete(fresh, calls)
+                leaving = self._swap(old, fresh, calls)
         except Exception as error:  # Whatever it is, the old one serves on.
             logger.error("worker %d is not replaced: %s", fresh.index, error or type(error).__name__)
             fresh.kill()
@@ -286,6 +280,25 @@ class Fleet:
             old.ended.wait(2 * _LAST_SECONDS)
         return True
 
+    def _swap(self, old: WorkerProcess, fresh: WorkerProcess, calls: Calls) -> Calls | None:
+        """Have ``fresh`` serve in the place of ``old``; the calls of that one, if it lives. Holds the lock."""
+        leaving = old.calls
+        self._workers[fresh.index] = fresh
+        if leaving is not None:
+            self._workers.append(old)
+            old.index = _LEAVING
+        try:
+            self._meet(fresh)
+            self._complete(fresh, calls)
+        except BaseException:
+            self._workers[fresh.index] = old
+            if leaving is not None:
+                self._workers.pop()
+                old.index = fresh.index
+                self._meet(old)
+            raise
+        return leaving
+
     def _handed_again(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> bool:
         """Have a new worker build what the others have, or pass its requests on; False if it cannot: files may have
         been wiped since.
@@ -293,8 +306,6 @@ class Fleet:
         Raises:
             Ended: it died of that.
         """
-        if handed.number not in self._handed:
-            return True
         try:
             self._hand(worker, calls, handed)
         except Ended:
@@ -312,8 +323,15 @@ class Fleet:
 
     def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
         """Have a new worker build a version, or pass its requests on."""
+        if handed.number not in self._handed:
+            return
         if handed.home in (None, worker.index):
-            calls.call("build", *handed.order)
+            try:
+                calls.call("build", *handed.order)
+            except RepoAgentError as error:
+                if isinstance(error, Ended) or handed.number in self._handed:
+                    raise
+                return  # It has been unloaded meanwhile, with its files.
         elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
             calls.call("pass_on", *handed.passed, timeout=_STEP_SECONDS)
         with self.lock:
@@ -384,7 +402,7 @@ class Fleet:
             UnavailableError: there is none.
         """
         with self.lock:
-            serving = [worker.index for worker in self._workers if worker.serves]
+            serving = [worker.index for worker in self._workers if worker.serves and worker.index != _LEAVING]
             homes = [handed.home for handed in self._handed.values()]
         if not serving:
             raise UnavailableError("no worker process is there")

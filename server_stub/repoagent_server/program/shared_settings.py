@@ -37,8 +37,8 @@ class SharedSettings:
         self._core = core
         self._made: dict[Hashable, Change] = {}
 
-    def answers(self, worker: int) -> dict[str, Callable[..., Any]]:
-        """What worker number ``worker`` may call, by name."""
+    def answers(self, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
+        """What the worker of that number may call, by name."""
         return {
             "settings": lambda what, actor: self._change(worker, what, actor),
             "register": lambda *region: self._register(worker, *region),
@@ -55,7 +55,7 @@ class SharedSettings:
             except RepoAgentError as error:  # Such as a region whose object its client has removed.
                 logger.warning("a new worker cannot make '%s' of an earlier request: %s", change[0], error)
 
-    def _change(self, worker: int, what: Any, actor: Any) -> None:
+    def _change(self, worker: Callable[[], int], what: Any, actor: Any) -> None:
         if not isinstance(what, Mapping) or not isinstance(what.get("change"), Mapping):
             raise InvalidArgumentError("a change of settings without a change")
         change = {text_of(name): value for name, value in what["change"].items()}
@@ -67,7 +67,7 @@ class SharedSettings:
             else:
                 raise InvalidArgumentError("there is no such setting")
 
-    def _change_log(self, worker: int, change: dict[str, Any]) -> None:
+    def _change_log(self, worker: Callable[[], int], change: dict[str, Any]) -> None:
         known = {one.name for one in fields(LogChanges)}
         if not all(name in known and type(value) is _OF_LOG.get(name, bool) for name, value in change.items()):
             raise InvalidArgumentError("there is no such setting of the log")
@@ -84,7 +84,7 @@ class SharedSettings:
         earlier = self._made.get("log", ["log", {}])
         self._made["log"] = ["log", {**earlier[1], **change}]
 
-    def _change_traces(self, worker: int, model: str, change: dict[str, Any]) -> None:
+    def _change_traces(self, worker: Callable[[], int], model: str, change: dict[str, Any]) -> None:
         for value in change.values():
             for one in value if isinstance(value, list) else [value]:
                 text_of(one) if one is not None else None
@@ -98,7 +98,7 @@ class SharedSettings:
             raise
         self._made["trace", model] = ["trace", model, {**earlier, **change}]
 
-    def _register(self, worker: int, name: Any, key: Any, offset: Any, size: Any) -> None:
+    def _register(self, worker: Callable[[], int], name: Any, key: Any, offset: Any, size: Any) -> None:
         if any(type(number) is not int or number < 0 for number in (offset, size)):
             raise InvalidArgumentError("a region has no such size")
         change = ["register", text_of(name), text_of(key), offset, size]
@@ -108,18 +108,18 @@ class SharedSettings:
             self._in_all(worker, change, ["unregister", name])
             self._made["region", name] = change
 
-    def _unregister(self, worker: int, name: str) -> None:
+    def _unregister(self, worker: Callable[[], int], name: str) -> None:
         with self._fleet.lock:
             gone = [one for one in self._made if one[0] == "region" and name in ("", one[1])]  # type: ignore[index]
             for one in gone:
                 del self._made[one]
             self._in_all(worker, ["unregister", name], [])
 
-    def _in_all(self, worker: int, change: Change, undo: Change) -> None:
+    def _in_all(self, worker: Callable[[], int], change: Change, undo: Change) -> None:
         """Have all workers that serve but ``worker``, which asks, make a change, or none of them."""
         done: list[int] = []
         for index in self._fleet.serving():
-            if index == worker:
+            if index == worker():
                 continue
             try:
                 self._fleet.ask(index, *change, timeout=_SECONDS)

@@ -211,7 +211,7 @@ class Audit:
 def desk() -> tuple[dict[str, Any], Core, Audit]:
     core, audit = Core(), Audit()
     made = Desk(cast(ServingCore, core), cast(Any, audit), None, allow_load_parameters=True)
-    return made.answers(cast(Fleet, None), 0), core, audit
+    return made.answers(cast(Fleet, None), lambda: 0), core, audit
 
 
 ACTOR = [1, {"client": "mallory", "by": "operator", "via": "http"}, False]
@@ -253,7 +253,7 @@ def test_a_worker_brings_no_model_of_its_own_unless_clients_may(config: Any, fil
     core = Core()
     desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
     with pytest.raises(UnsupportedError, match="--allow-load-parameters"):
-        desk.answers(cast(Fleet, None), 0)["load"](ACTOR, "m", config, files, None)
+        desk.answers(cast(Fleet, None), lambda: 0)["load"](ACTOR, "m", config, files, None)
     assert not core.loads
 
 
@@ -315,7 +315,7 @@ class Pair:
 def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question: str, truth: Any, lie: Any) -> None:
     pair = Pair(question, truth, lie)
     answers = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False).answers(
-        pair.fleet, 0
+        pair.fleet, lambda: 0
     )
     asked: dict[str, tuple[Callable[[], Any], Any]] = {
         "running": (lambda: pair.fleet.running(Handed(1, "m", 1, b"", "", fleeting=False)), truth),
@@ -352,7 +352,7 @@ def test_a_change_of_nonsense_is_made_in_no_worker(call: str, arguments: Any) ->
     pair = Pair("log", None, None)
     shared = SharedSettings(pair.fleet, _traced())
     with pytest.raises((InvalidArgumentError, UnsupportedError)):
-        shared.answers(0)[call](*arguments)
+        shared.answers(lambda: 0)[call](*arguments)
     assert not shared._made
     pair.close()
 
@@ -376,9 +376,22 @@ def test_what_one_worker_refuses_is_taken_back_in_the_others() -> None:
     fleet.ask, fleet.serving = ask, lambda: [0, 1, 2]
     shared = SharedSettings(pair.fleet, _traced())
     with pytest.raises(UnavailableError):
-        shared.answers(0)["register"]("r", "k", 0, 1)
+        shared.answers(lambda: 0)["register"]("r", "k", 0, 1)
     assert calls == [(1, "register"), (2, "register"), (1, "unregister")]
     assert not shared._made
+    pair.close()
+
+
+def test_a_change_that_a_worker_brings_while_it_leaves_is_made_in_the_one_that_has_its_place() -> None:
+    pair = Pair("register", None, None)
+    asked: list[int] = []
+    number = 0
+    fleet = cast(Any, pair.fleet)
+    fleet.ask, fleet.serving = lambda index, *_, timeout: asked.append(index), lambda: [0, 1, -1]
+    register = SharedSettings(pair.fleet, _traced()).answers(lambda: number)["register"]
+    number = -1
+    register("r", "k", 0, 1)
+    assert asked == [0, 1]
     pair.close()
 
 

@@ -1,0 +1,158 @@
+"""Replacement of workers where something goes wrong meanwhile. The processes are no processes."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+from repoagent_server.processes import fleet as fleet_module
+from repoagent_server.processes.fleet import Fleet, Handed
+
+from repoagent.errors import RepoAgentError, UnavailableError
+
+
+class Calls:
+    def __init__(self, answers: Mapping[str, Callable[..., Any]]) -> None:
+        self._answers = answers
+        self.made: list[str] = []
+
+    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+        self.made.append(name)
+        return self._answers[name](*arguments) if name in self._answers else None
+
+    def begin(self, name: str, *arguments: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.call(name, *arguments))
+        except RepoAgentError as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """There is no process."""
+
+
+class Place:
+    """In the place of a process; ``script`` has what it answers."""
+
+    def __init__(self, index: int, script: Mapping[str, Callable[..., Any]]) -> None:
+        self.index = index
+        self.calls: Calls | None = None
+        self.serves = False
+        self.ended = threading.Event()
+        self.ended.set()
+        self.links: list[int] = []
+        self.may: Mapping[str, Callable[..., Any]] = {}
+        self.killed = False
+        self._script = script
+
+    def launch(self, _options: str, answers: Mapping[str, Callable[..., Any]], _on_end: object) -> "Future[Any]":
+        self.may, self.calls = answers, Calls(self._script)
+        return self.calls.begin("start")
+
+    def link(self, other: "Place") -> None:
+        self.links.append(other.index)
+        other.links.append(self.index)
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Fixture:
+    """Two workers that serve; ``script`` is what those answer that are started later."""
+
+    def __init__(self) -> None:
+        self.script: dict[str, Callable[..., Any]] = {"leave": self.leave}
+        self.fleet = Fleet(
+            2,
+            "",
+            None,
+            {},
+            lambda _, worker: {"number": worker},
+            on_missing=lambda *_: None,
+            deadliest=3,
+        )
+        self.new: list[Place] = []
+        self.workers = [Place(index, self.script) for index in range(2)]
+        fleet = cast(Any, self.fleet)
+        fleet._workers = list(self.workers)
+        fleet._make_worker = self._make
+        fleet.start()
+        fleet.open()
+
+    def _make(self, index: int) -> Place:
+        self.new.append(Place(index, self.script))
+        return self.new[-1]
+
+    @property
+    def now(self) -> list[Place]:
+        """The workers that the fleet has."""
+        return cast(Any, self.fleet._workers)  # type: ignore[no-any-return]
+
+    def leave(self, _seconds: float) -> None:
+        """What the end of a process that leaves has the fleet do."""
+        self.fleet._workers.pop()
+
+    def hand(self, number: int, home: int | None = None) -> Handed:
+        handed = Handed(number, f"m{number}", 1, b"", "", fleeting=False, home=home)
+        self.fleet._handed[number] = handed
+        return handed
+
+
+@pytest.fixture
+def fixture() -> Fixture:
+    return Fixture()
+
+
+def test_a_worker_whose_place_was_filled_is_not_started_again(fixture: Fixture) -> None:
+    dead = fixture.workers[0]
+    dead.calls, dead.serves = None, False  # It waits for its next start: it has died before.
+    fixture.fleet.replace(1)
+    assert fixture.now == fixture.new
+    fixture.fleet._revive(cast(Any, dead), 0.0)
+    assert dead.calls is None
+
+
+def test_where_a_new_worker_fails_at_the_last_step_the_old_one_is_back_in_its_place(fixture: Fixture) -> None:
+    def no() -> None:
+        raise UnavailableError("no")
+
+    fixture.script["open"] = no
+    fixture.fleet.replace(1)
+    (fresh,) = fixture.new
+    assert fresh.killed
+    assert fixture.now == fixture.workers
+    assert [one.index for one in fixture.workers] == [0, 1]
+    assert fixture.workers[1].links[-1] == 0
+    assert "leave" not in cast(Any, fixture.workers[0].calls).made
+
+
+def test_a_version_that_is_unloaded_meanwhile_does_not_keep_workers_from_being_replaced(fixture: Fixture) -> None:
+    gone, kept = fixture.hand(1), fixture.hand(2)
+
+    def build(number: int, *_: Any) -> None:
+        if number == gone.number:
+            fixture.fleet.close_version(gone)
+            raise UnavailableError("its files have gone")
+
+    fixture.script["build"] = build
+    fixture.fleet.replace(1)
+    assert fixture.now == fixture.new
+    assert kept.number in fixture.fleet._handed
+
+
+def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture: Fixture) -> None:
+    for number in range(2):
+        fixture.hand(number, home=number)
+    found: list[Any] = []
+
+    def leave(seconds: float) -> None:
+        leaving = cast(Any, fixture.fleet._workers[-1])
+        assert leaving in fixture.workers
+        found.append((fixture.fleet.choose_home(), leaving.may["number"]()))
+        fixture.leave(seconds)
+
+    fixture.script["leave"] = leave
+    fixture.fleet.replace(1)
+    assert found == [(0, fleet_module._LEAVING)] * 2
