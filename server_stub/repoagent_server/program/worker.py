@@ -68,6 +68,8 @@ class Worker:
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
         if not chosen.allow_core_dumps:
             forbid_core_dumps()  # The models of all loads come here, confidential ones, too.
+        for number in (links, *(one[-1] for one in listeners)):
+            os.set_inheritable(number, False)  # A library of a model may start programs.
         inherit({(address, port): socket.socket(fileno=number) for address, port, number in listeners})
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
@@ -174,6 +176,7 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Init systems send them to every process of a service: the keeper acts.
     descriptor, sys.argv = int(sys.argv[1]), [""]
+    os.set_inheritable(descriptor, False)
     worker = Worker(socket.socket(fileno=descriptor))
     signal.signal(signal.SIGHUP, worker.hang_up)
     worker.ended.wait()

@@ -131,6 +131,25 @@ def test_a_worker_has_no_key_in_its_environment(server: "Server") -> None:
         assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
+def test_no_socket_of_a_worker_goes_to_the_programs_that_it_starts(server: "Server") -> None:
+    """A library of a model may start some without closing anything: they would take connections, or calls."""
+    for worker in processes(server):
+        sockets = [one for one in Path(f"/proc/{worker}/fd").iterdir() if "socket" in os.readlink(one)]
+        flags = [Path(f"/proc/{worker}/fdinfo/{one.name}").read_text().split("flags:")[1].split()[0] for one in sockets]
+        assert len(flags) > 3
+        assert all(int(one, 8) & os.O_CLOEXEC for one in flags)
+
+
+def test_the_signal_to_replace_workers_does_not_end_one_that_gets_it_itself(server: "Server") -> None:
+    """As with "systemctl kill", which signals all processes of a service."""
+    before = processes(server)
+    for worker in before:
+        os.kill(worker, signal.SIGUSR2)
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+    assert processes(server) == before
+
+
 def test_settings_are_changed_in_all_workers_and_in_those_that_come(world: "World") -> None:
     audit, trace = world.root / "audited", world.root / "trace"
     flags = f"--audit-log={audit}", f"--trace-config=triton,file={trace}", "--trace-config=rate=1"
