@@ -136,7 +136,7 @@ def _converted(
         except RepoAgentError as error:
             raise error_of(error.code, f"{file}: {error.message}") from None
         if order.jail_bytes:
-            refuse_foreign(Path(target), plan.output, str(file))
+            refuse_foreign(Path(target), plan.output, pair[1], str(file))
         results = sorted(Path(target).iterdir())
         for path in results:
             _refuse_existing(directory / path.name)

@@ -286,7 +286,7 @@ class LoadConversion:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
         if jail_bytes(self._converter, self._load.services.limits):
-            refuse_foreign(directory, self._plan.output, self._source.label)
+            refuse_foreign(directory, self._plan.output, self._pair[1], self._source.label)
         made_by, plan, product = self._converter.version, self._plan, self._product
         self._made = write_statement(directory, self._pair, made_by, plan, digests, product, started, proceed)
 

@@ -22,6 +22,7 @@ _FIELDS: Final[dict[str, dict[int, str]]] = {
 }
 _GRAPH: Final = 7
 _BYTES: Final = 2
+_DEEPEST: Final = 1000
 
 Buffer = bytes | mmap.mmap
 Span = tuple[int, int]
@@ -50,18 +51,32 @@ def external_files(path: Path, name: str) -> frozenset[str]:
 def _locations(data: Buffer) -> frozenset[str]:
     if not any(number == _GRAPH for number, _ in fields(data, (0, len(data)))):
         raise ValueError("no graph in it")
-    found = set()
-    pending = [("Model", (0, len(data)))]
-    while pending:
-        message, span = pending.pop()
-        if message == "External":
-            key, value = _entry(data, span)
-            if key == b"location":
-                found.add(value.decode())
-            continue
-        wanted = _FIELDS[message]
-        pending += [(wanted[number], inner) for number, inner in fields(data, span) if number in wanted]
-    return frozenset(found)
+    entries = (_entry(data, span) for message, span in parts(data) if message == "External")
+    return frozenset(value.decode() for key, value in entries if key == b"location")
+
+
+def parts(data: Buffer) -> Iterator[tuple[str, Span]]:
+    """Kind and place of each graph, function, node, attribute and tensor, and of what names a file.
+
+    One at a time: a file of a megabyte can have half a million nodes.
+
+    Raises:
+        ValueError: it is not a message of protobuf, cut off, or nested too deeply.
+        IndexError: as before.
+    """
+    within = [("Model", fields(data, (0, len(data))))]
+    while within:
+        message, inner = within[-1]
+        found = next(inner, None)
+        if found is None:
+            within.pop()
+        elif kind := _FIELDS[message].get(found[0]):
+            span = found[1]
+            yield kind, span
+            if len(within) == _DEEPEST:
+                raise ValueError(f"more than {_DEEPEST} levels")
+            if kind in _FIELDS:
+                within.append((kind, fields(data, span)))
 
 
 def _entry(data: Buffer, span: Span) -> tuple[bytes, bytes]:
@@ -83,6 +98,8 @@ def fields(data: Buffer, span: Span, *, numbers: bool = False) -> Iterator[tuple
     position, end = span
     while position < end:
         tag, position = varint(data, position)
+        if tag >> 32:  # others take the lower half, and see another field than this
+            raise ValueError(f"a tag of more than 32 bits before byte {position}")
         start = position
         value = 0
         match tag & 7:

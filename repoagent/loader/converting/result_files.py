@@ -1,6 +1,7 @@
 """Putting a kept result into the repository of a load."""
 
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
-from repoagent.onnx_files.external_files import external_files
-from repoagent.onnx_files.graph import read_graph
+from repoagent.onnx_files.external_files import external_files, fields, parts
 
-_DOMAINS: Final = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+_DOMAIN: Final = 7
+_DOMAINS: Final = frozenset({b"", b"ai.onnx", b"ai.onnx.ml"})
 
 
 def refuse_special(directory: Path) -> None:
@@ -32,23 +33,31 @@ def refuse_special(directory: Path) -> None:
             raise UnsafePathError(f"the converter made {name}, which is a link or a special file")
 
 
-def refuse_foreign(directory: Path, output: str, label: str) -> None:
-    """Raise if what foreign code has made is more than one file, or names code or files outside of itself.
+def refuse_foreign(directory: Path, output: str, kind: str, label: str) -> None:
+    """Raise if what foreign code has made is more than one file, or one of the format ``kind`` that names code or files
+    outside of itself.
 
     Raises:
         UnsafePathError: so it does; ``label`` states what was converted.
+        InvalidArgumentError: it is not of that format.
     """
     names = sorted(path.relative_to(directory).as_posix() for path, _ in _entries(directory))
     if names != [output]:
         raise UnsafePathError(f"{label}: the conversion made {', '.join(names) or 'nothing'}, but not {output} alone")
-    if not output.endswith(".onnx"):
+    if kind != "onnx":
         return
     path = directory / output
     if locations := external_files(path, output):
         raise UnsafePathError(f"{label}: the result names other files: {min(locations)!a}")
-    graph = read_graph(path.read_bytes())
-    if foreign := {node.domain for node in graph.nodes} - _DOMAINS:
-        raise UnsafePathError(f"{label}: the result has operators of others: {min(foreign)!a}")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for part, span in parts(data):
+            if part == "Function":
+                raise UnsafePathError(f"{label}: the result has functions, whose operators may be of others")
+            domains = (data[slice(*place)] for number, place in fields(data, span) if number == _DOMAIN)
+            if part == "Node" and (foreign := {*domains} - _DOMAINS):
+                raise UnsafePathError(
+                    f"{label}: the result has operators of others: {min(foreign)[:200].decode(errors='replace')!a}"
+                )
 
 
 def _entries(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -249,7 +249,7 @@ def test_what_foreign_code_makes_names_nothing_outside_of_itself(change: str, te
     graph = onnx.helper.make_graph([node], "g", tensors[:1], tensors[1:], [weight])
     (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
     with pytest.raises(UnsafePathError, match=re.escape(text)):
-        refuse_foreign(tmp_path, "model.onnx", "1/m.pkl")
+        refuse_foreign(tmp_path, "model.onnx", "onnx", "1/m.pkl")
     empty = onnx.helper.make_graph([], "g", [], [])
     (tmp_path / "model.onnx").write_bytes(onnx.helper.make_model(empty).SerializeToString())
-    refuse_foreign(tmp_path, "model.onnx", "1/m.pkl")
+    refuse_foreign(tmp_path, "model.onnx", "onnx", "1/m.pkl")
