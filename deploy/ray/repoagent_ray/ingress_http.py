@@ -79,9 +79,21 @@ class _Forward:
         """A request whose answer comes piece by piece."""
         self._run(self._stream(request, params["model"], exchange), exchange)
 
-    def openai(self, request: Request, model: str, exchange: Exchange, streams: bool) -> None:
-        """A request to OpenAI's API."""
-        self._run((self._stream if streams else self._once)(request, model, exchange), exchange)
+    def openai(self, request: Request, name: str, exchange: Exchange, streams: bool, inference: Inference) -> None:
+        """A request to OpenAI's API, once its client may use the model that ``name`` means."""
+        self._run(self._openai(request, name, exchange, streams, inference), exchange)
+
+    async def _openai(
+        self, request: Request, name: str, exchange: Exchange, streams: bool, inference: Inference
+    ) -> None:
+        try:
+            request.model = await self._replicas.model_of(name)
+            if request.model:
+                inference.admit(request.caller, request.model, route=route_of(request))
+        except Exception as error:
+            exchange.respond(openai_error(error))
+            return
+        await (self._stream if streams else self._once)(request, request.model, exchange)
 
     def _run(self, work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
         task = self._loop.create_task(work)
@@ -138,10 +150,8 @@ class _Passes:
         """Read, check who asks, and pass on. A long body is read on a thread."""
 
         def go_on(found: tuple[str, bool]) -> None:
-            request.model, streams = found
-            if request.model:
-                self._inference.admit(request.caller, request.model, route=route_of(request))
-            self._forward.openai(request, request.model, exchange, streams)
+            name, streams = found
+            self._forward.openai(request, name, exchange, streams, self._inference)
 
         if len(request.body) >= LONG_JSON:
             self._long.do(lambda _: _head(request), go_on, request, exchange, openai_error)

@@ -119,6 +119,16 @@ class Replicas:
         self._known.add(model)
         return model
 
+    async def model_of(self, name: str) -> str:
+        """The model that a name in OpenAI's API means: ``MODEL:ADAPTER`` is an adapter of one, unless it is one.
+
+        Raises:
+            RepoAgentError: no replica can answer.
+        """
+        model, colon, _ = name.partition(":")
+        with _ray_faults():
+            return name if not colon or await self._place(name) else model
+
     # -- questions ------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, model: str, *arguments: Any, patience: float | None = _PATIENCE) -> Any:

@@ -92,14 +92,14 @@ class ModelList:
         rows = [row for name in names if self._fits(name) for row in self._entries(name)]
         return {"object": "list", "data": rows}
 
-    def one(self, model: str) -> dict[str, Any]:
+    def one(self, model: str, caller: Caller | None = None) -> dict[str, Any]:
         """One of them.
 
         Raises:
             ModelNotFoundError: it is not there, or not ready.
         """
         found = named(self._core, model)
-        if not self._core.model_ready(found.model):
+        if not self._core.model_ready(found.model) or not (caller is None or caller.sees(found.model)):
             raise ModelNotFoundError(f"The model '{model}' is not ready")
         return self._entry(model, found.model if found.adapter else None)
 
@@ -177,7 +177,11 @@ class OpenAiRoutes:
             asks("/tokenize", deferred=partial(self.tokens, read_tokenize)),
             asks("/detokenize", deferred=partial(self.tokens, read_detokenize)),
             looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
-            looks("/v1/models/(?P<model>.+)", answer=self.model, needs=for_model(Right.METADATA)),
+            looks(
+                "/v1/models/(?P<model>.+?)(?P<adapter>:.*|%3[Aa].*)?",
+                answer=self.model,
+                needs=for_model(Right.METADATA),
+            ),
             looks("/v1(?:/.*)?", answer=self.models, needs=listed(Right.METADATA), off=_UNKNOWN),
         ]
 
@@ -185,10 +189,10 @@ class OpenAiRoutes:
         """``GET /v1/models``."""
         return json_response(self._models.all(request.caller))
 
-    def model(self, _: Request, params: Params) -> Response:
+    def model(self, request: Request, params: Params) -> Response:
         """``GET /v1/models/M``."""
         try:
-            return json_response(self._models.one(params["model"]))
+            return json_response(self._models.one(params["model"] + params["adapter"], request.caller))
         except RepoAgentError as error:
             return openai_error(error)
 

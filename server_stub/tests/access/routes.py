@@ -17,7 +17,14 @@ BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "i
 _OPTIONAL: Final = re.compile(r"\(\?:((?:[^()]|\([^()]*\))*)\)\?")
 _PART: Final = re.compile(r"\(\?P<(\w+)>[^()]*\)")
 _MAYBE_PART: Final = re.compile(rf"({_PART.pattern})\?")
-_PARTS: Final = {"model": "{model}", "version": "1", "repository": "r", "region": "r", "file": "index.html"}
+_PARTS: Final = {
+    "model": "{model}",
+    "version": "1",
+    "repository": "r",
+    "region": "r",
+    "file": "index.html",
+    "adapter": ":a",
+}
 """What stands for the named parts of a path. One that is missing here fails: its route is new, and needs a look."""
 
 

@@ -1,11 +1,14 @@
 """Adapters as models of OpenAI's API: listed under ``MODEL:ADAPTER``, and asked under that name."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 from repoagent_server import KServeHttp
+from repoagent_server.access.access_file import AccessFile
 
 from llm.tests.backend.test_named_adapters import save_adapter
 from llm.tests.backend.tiny import byte_level, write_decoder
@@ -55,3 +58,34 @@ def test_no_other_name_is_one(adapted: OpenAI, name: str) -> None:
     with pytest.raises(NotFoundError) as raised:
         adapted.completions.create(model=name, prompt="hello")
     assert raised.value.code == "model_not_found"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Clients of ``m`` alone, and of what is called like an adapter of it."""
+    place = tmp_path_factory.mktemp("guarded")
+    decoder = write_decoder(place / "decoder", byte_level())
+    shutil.copytree(decoder, place / "models" / "m" / "1")
+    (place / "models" / "m" / "config.pbtxt").write_text('backend: "llm"')
+    save_adapter(place / "models" / "m" / "1" / "adapters" / "french", 1)
+    keys = {name: f'keys = ["sha256:{hashlib.sha256(name.encode()).hexdigest()}"]' for name in ("base", "behind")}
+    (place / "access.toml").write_text(
+        f'[clients.base]\n{keys["base"]}\nmodels = ["m"]\nrights = ["infer", "metadata"]\n'
+        f'[clients.behind]\n{keys["behind"]}\nmodels = ["m:*"]\nrights = ["infer", "metadata"]\n'
+    )
+    (place / "access.toml").chmod(0o600)
+    with (
+        AccessFile(str(place / "access.toml")) as file,
+        Server(model_repository=str(place / "models")) as server,
+        KServeHttp(server, KServeHttp.Options(port=0, allow_openai=True), access=file.access) as front,
+    ):
+        yield "http://{}:{}".format(*front.address)
+
+
+@pytest.mark.parametrize("name", ["m:french", "m%3Afrench"])
+def test_the_rights_for_an_adapter_are_those_for_its_model(name: str, guarded: str) -> None:
+    for client, status in (("base", 200), ("behind", 403)):
+        shown = {"authorization": f"Bearer {client}"}
+        assert httpx.get(f"{guarded}/v1/models/{name}", headers=shown).status_code == status
+        body = {"model": "m:french", "prompt": "hello", "max_tokens": 1}
+        assert httpx.post(f"{guarded}/v1/completions", headers=shown, json=body).status_code == status

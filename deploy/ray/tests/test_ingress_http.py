@@ -1,0 +1,72 @@
+"""OpenAI's API in an ingress, as far as no replica is asked."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray[serve] is not installed: `make ray` installs it")
+
+from repoagent_ray.ingress_http import _Forward, _Passes
+from repoagent_ray.replicas import Replicas
+from repoagent_ray.wire import HttpCall, HttpHead
+from repoagent_server.http.body import frame_of
+from repoagent_server.http.messages import Request
+
+from deploy.ray.tests.kit import PATIENCE
+from repoagent.errors import UnavailableError
+
+BODY = b'{"model": "m:a", "prompt": "x"}'
+
+
+class _Handle:
+    """In the place of Ray's: a repository has ``m`` and ``odd:name``."""
+
+    def options(self, **_: Any) -> Any:
+        return SimpleNamespace(options=self.options, remote=self._knows)
+
+    async def _knows(self, name: str) -> bool:
+        return name in ("m", "odd:name")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("m", "m"), ("m:a", "m"), ("m:a:b", "m"), ("odd:name", "odd:name"), ("n:a", "n"), ("", "")]
+)
+def test_an_adapter_belongs_to_its_model(name: str, model: str) -> None:
+    async def found() -> str:
+        handle: Any = _Handle()
+        return await Replicas(handle, asyncio.get_running_loop()).model_of(name)
+
+    assert asyncio.run(found()) == model
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_the_rights_and_the_replicas_for_an_adapter_are_those_of_its_model(admitted: bool) -> None:
+    asked: list[Any] = []
+
+    async def model_of(_: str) -> str:
+        return "m"
+
+    async def once(_: str, model: str, call: HttpCall) -> HttpHead:
+        asked.append((model, bytes(call.body)))
+        return HttpHead(200, b"", [])
+
+    def admit(_: Any, model: str, *, route: str) -> None:
+        asked.append((model, route))
+        if not admitted:
+            raise UnavailableError("no")
+
+    async def answered() -> Any:
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        replicas: Any = SimpleNamespace(model_of=model_of, once=once)
+        exchange: Any = SimpleNamespace(respond=found.set_result, on_cancel=None)
+        inference: Any = SimpleNamespace(admit=admit)
+        request = Request(b"POST", b"/tokenize", [], frame_of([]), BODY)
+        forward = _Forward(replicas, asyncio.get_running_loop(), guarded=True)
+        _Passes(inference, inference, forward).on(request, {}, exchange)
+        async with asyncio.timeout(PATIENCE):
+            return (await found).status, request.model
+
+    assert asyncio.run(answered()) == (200 if admitted else 503, "m")
+    assert asked == [("m", "POST /tokenize"), ("m", BODY)][: 1 + admitted]
