@@ -44,6 +44,7 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "keygen": "repoagent-decrypt",
     "license": "repoagent-license",
     "rekey": "repoagent-decrypt",
+    "reload": "repoagent-server",
     "scan": "repoagent-scan",
     "serve": "repoagent-server",
     "sign": "repoagent-verify",

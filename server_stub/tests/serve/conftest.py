@@ -48,7 +48,7 @@ class Server:
 
     def __init__(self, process: subprocess.Popen[str], ready: Path, log: Path) -> None:
         self.process = process
-        self._ready = ready
+        self.ready = ready
         self._log = log
         self.http = httpx.Client(timeout=PATIENCE)
 
@@ -72,13 +72,13 @@ class Server:
 
     def wait_ready(self) -> "Server":
         """Return once it serves."""
-        self.until(self._ready.exists, "the ready file")
+        self.until(self.ready.exists, "the ready file")
         self.http.base_url = httpx.URL(f"http://127.0.0.1:{self.port('http')}")
         return self
 
     def port(self, front_end: str) -> int:
         """The port of ``http`` or ``grpc``."""
-        port: int = json.loads(self._ready.read_text())[front_end]["port"]
+        port: int = json.loads(self.ready.read_text())[front_end]["port"]
         return port
 
     # -- requests -------------------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
 """``--processes`` and SIGUSR2: new processes take the workers' places, and no client notices."""
 
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -92,3 +95,38 @@ def test_where_no_new_worker_can_be_had_the_old_ones_stay(world: "World") -> Non
         assert {ask(client, "fragile") for client in clients} == {200}
     server.until(lambda: processes(server) == before, "the end of the new process")
     assert server.stop() == 0
+
+
+def run_reload(place: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "repoagent", "reload", str(place)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_replaces_the_workers_of_a_ready_file(world: "World") -> None:
+    server = world.serve("--processes=2", "--load-model=plain", "--exit-timeout-secs=10")
+    before = processes(server)
+    answer = run_reload(server.ready)
+    assert (answer.returncode, str(server.process.pid) in answer.stdout) == (0, True), answer.stderr
+    server.until(lambda: "all worker processes have been replaced" in server.log, "the new workers")
+    assert not set(before) & set(processes(server))
+
+
+def test_a_server_without_workers_is_not_ended_by_it(world: "World") -> None:
+    server = world.serve()
+    answer = run_reload(server.ready)
+    assert answer.returncode == 1
+    assert "--processes=N" in answer.stderr
+    assert httpx.get(f"http://{server.address}/v2/health/ready").status_code == 200
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "there is no" in run_reload(tmp_path / "none").stderr
+    for text in ("", "[]", '{"pid": -1}', '{"pid": "1"}', '{"pid": 1}'):
+        (tmp_path / "ready").write_text(text)
+        answer = run_reload(tmp_path / "ready")
+        assert answer.returncode == 1
+        assert "is not what --ready-file writes" in answer.stderr
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "ready").write_text(f'{{"pid": {ended.pid}}}')
+    assert "has ended" in run_reload(tmp_path / "ready").stderr
