@@ -58,6 +58,8 @@ class MlflowConverter:
             if flavor.get("code") not in (None, "", "null"):
                 raise UnsupportedError(f"{source.label}: has code of its own, which is not run")
             name = flavor[_FILES[known[0]]]
+            if not isinstance(name, str):
+                raise ValueError("its model file has no name")
             columns = _columns(described.get("signature"))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{source.label}: is not an MLmodel: {error!r}") from None
@@ -121,9 +123,13 @@ def _read(text: str) -> dict[str, Any]:
                 raise ValueError(f"line {position} is not 'name: value'")
             continue
         indent, name, value = len(match[1]), match[2], match[3] or ""
-        while value[:1] in ("'", '"') and not _ends(value) and position < len(lines):
-            value = f"{value} {lines[position].strip()}"
-            position += 1
+        if value[:1] in ("'", '"'):
+            pieces, is_open = [value], not _ends(value[1:], value[0])
+            while is_open and position < len(lines):
+                pieces.append(lines[position].strip())
+                position += 1
+                is_open = not _ends(pieces[-1], value[0])
+            value = " ".join(pieces)
         while indent <= places[-1][0]:
             places.pop()
         if len(places) > _DEEPEST:
@@ -137,11 +143,11 @@ def _read(text: str) -> dict[str, Any]:
     return root
 
 
-def _ends(value: str) -> bool:
-    quote, rest = value[0], value[1:]
+def _ends(piece: str, quote: str) -> bool:
+    """Whether a line ends the text that ``quote`` has begun."""
     if quote == "'":
-        return rest.replace("''", "").endswith("'")
-    return rest.endswith('"') and not rest.endswith('\\"')
+        return (len(piece) - len(piece.rstrip("'"))) % 2 == 1
+    return piece.endswith('"') and not piece.endswith('\\"')
 
 
 def _scalar(value: str) -> str:

@@ -24,6 +24,7 @@ logger = logging.getLogger("repoagent.loader")
 
 _TICK_SECONDS: Final = 0.05
 _CHUNK: Final = 1 << 16
+_MOST_THREADS: Final = 4096
 _TAIL_BYTES: Final = 1 << 14
 _TAIL_LINES: Final = 10
 _TAIL_CHARACTERS: Final = 2000
@@ -232,6 +233,9 @@ class _Watch:
             raise CancelledError(f"{self._label} was ended: the load was cancelled")
         if time.monotonic() >= self._deadline:
             raise took_too_long(self._label, self._seconds)
+        # A limit of the user's processes does not hold root, and would count those of others.
+        if os.stat(f"/proc/{self._process.pid}/task").st_nlink - 2 > _MOST_THREADS:
+            raise InternalError(f"{self._label} was ended: it has more than {_MOST_THREADS} threads")
 
     def _death(self, status: int) -> str:
         if status == -signal.SIGKILL:

@@ -1,6 +1,7 @@
 """What the operator gives to converters: environments of Python packages, and the permission to open foreign code."""
 
 import hashlib
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ class ConverterSettings:
         """From the values ``FROM=DIR`` of the flag.
 
         Raises:
-            InvalidArgumentError: one is something else, or names no virtual environment.
+            InvalidArgumentError: one is something else, or names no virtual environment, or everyone may change it.
         """
         found: dict[str, Path] = {}
         for text in environments:
@@ -41,6 +42,9 @@ class ConverterSettings:
                 raise InvalidArgumentError(
                     f"--converter-environment: {path} is not a virtual environment: no bin/python"
                 )
+            for place in (path, path / "bin", *path.glob("lib/python3*/site-packages")):
+                if place.stat().st_mode & stat.S_IWOTH:
+                    raise InvalidArgumentError(f"--converter-environment: everyone may write to {place}: chmod o-w")
             found[source] = path
         return cls(found, allow_code)
 

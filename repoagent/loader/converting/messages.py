@@ -84,14 +84,22 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
         body = read_json(line)
         if "progress" in body:
             done, total, what = body["progress"]
-            return ProgressEvent(int(done), None if total is None else int(total), one_line(what, _WHAT_CHARACTERS))
+            return ProgressEvent(
+                _count(done), None if total is None else _count(total), one_line(what, _WHAT_CHARACTERS)
+            )
         if "code" in body:
             trace = "\n".join(one_line(line, _NOTE_CHARACTERS) for line in str(body["trace"]).splitlines())
             return FailureEvent(error_of(ErrorCode(body["code"]), one_line(body["message"], _NOTE_CHARACTERS)), trace)
         notes = [one_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
         return Product(dict(body["annotations"]), tuple(notes))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"a line of a converter's process cannot be read: {error}") from error
+
+
+def _count(value: Any) -> int:
+    if not 0 <= (count := int(value)) < 1 << 63:
+        raise ValueError("progress without end")
+    return count
 
 
 def one_line(text: object, most: int) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from repoagent.beneath import jail
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.loader.converting import build_process
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.result_files import refuse_foreign
 from repoagent.testing import AgentHarness
@@ -155,6 +156,18 @@ def test_more_files_than_the_result_are_refused(allowed: Converting) -> None:
     assert "made model.upper, more, but not model.upper alone" in str(outcome.error)
 
 
+@needs_jail
+def test_threads_without_end_are_ended(allowed: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take room of the kernel, and numbers of processes, that no limit of memory counts."""
+    monkeypatch.setattr(build_process, "_MOST_THREADS", 20)
+    code = (
+        "import threading; threading.stack_size(1 << 16); end = threading.Event()\n"
+        "for _ in range(40): threading.Thread(target=end.wait, daemon=True).start()\n"
+        "end.wait()"
+    )
+    assert "it has more than 20 threads" in str(open_pickle(allowed, "pickled", code).error)
+
+
 def test_a_source_that_is_code_needs_the_operators_permission(converting: Converting) -> None:
     error = str(converting.run("pickled").error)
     assert "models of 'text' run code when they are opened" in error
@@ -228,6 +241,17 @@ def test_a_package_that_the_environment_lacks_is_named_with_what_to_do(
 def test_what_is_no_environment_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="--converter-environment"):
         ConverterSettings.parse([text], False)
+
+
+@pytest.mark.parametrize("place", [".", "bin", "lib/python3.11/site-packages"])
+def test_an_environment_that_everyone_may_change_is_refused(place: str, tmp_path: Path) -> None:
+    for name in ("bin", "lib/python3.11/site-packages"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin" / "python").touch()
+    assert ConverterSettings.parse([f"sklearn={tmp_path}"], False).environments
+    (tmp_path / place).chmod(0o777)
+    with pytest.raises(InvalidArgumentError, match="everyone may write to"):
+        ConverterSettings.parse([f"sklearn={tmp_path}"], False)
 
 
 @pytest.mark.parametrize(
