@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import re
+import stat
 import threading
 import time
 from collections.abc import Sequence
@@ -29,18 +30,24 @@ class BlockStore:
 
     ``block_bytes``: of one block. Files take ``most_bytes`` at most; the one unused longest goes first. Each begins
     with a digest of all of it. A disk that fails or is full costs speed alone. Anyone who can write into the folder
-    decides what texts follow, so it is made for its owner only.
+    decides what texts follow: one that another user may write to is refused.
+
+    Raises:
+        OSError: the folder cannot be made, or others may write to it.
     """
 
     def __init__(self, folder: Path, identity: str, block_bytes: int, most_bytes: int) -> None:
         self._identity = identity.encode()
         self._folder = folder / hashlib.sha256(self._identity).hexdigest()[:32]
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self._folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionError(f"{self._folder} must be a directory that no other user owns or may write to")
         self._file_bytes = _DIGEST + block_bytes
         self._most = most_bytes // self._file_bytes
         self._lock = threading.Lock()
         self._known: dict[str, None] = {}  # the one unused longest first
         self._failed = False
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._scan()
         self._queue: queue.Queue[tuple[str, Sequence[int], bytes] | None] = queue.Queue(_WAITING)
         self._writer = threading.Thread(target=self._write_all, name="repoagent-blocks", daemon=True)
@@ -95,11 +102,12 @@ class BlockStore:
         found = []
         try:
             for entry in os.scandir(self._folder):
-                status = entry.stat(follow_symlinks=False)
-                if _NAME.fullmatch(entry.name) and status.st_size == self._file_bytes:
-                    found.append((status.st_mtime_ns, entry.name))
-                elif time.time() - status.st_mtime > _UNFINISHED_SECONDS:  # else another process may be writing it
-                    os.unlink(entry.path)
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another process removes files, too
+                    status = entry.stat(follow_symlinks=False)
+                    if _NAME.fullmatch(entry.name) and status.st_size == self._file_bytes:
+                        found.append((status.st_mtime_ns, entry.name))
+                    elif time.time() - status.st_mtime > _UNFINISHED_SECONDS:  # else it may be being written
+                        os.unlink(entry.path)
         except OSError as error:
             self._warn(error)
         self._known = {name: None for _, name in sorted(found)}

@@ -96,3 +96,22 @@ def test_a_disk_that_fails_costs_speed_alone(tmp_path: Path, caplog: pytest.LogC
     assert len(store) == 0
     assert store.load(1, TOKENS) is None
     assert caplog.text.count("cannot be kept in files") == 1
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (file,) = _written(tmp_path, 7)
+    file.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="no other user"):
+        _written(tmp_path)
+
+
+def test_what_another_process_has_removed_keeps_no_other_from_being_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = _written(tmp_path, 7)
+    entries = list(os.scandir(file.parent))
+    file.with_name("0000000000000008.kv").touch()
+    gone = [entry for entry in os.scandir(file.parent) if entry not in entries and entry.name != file.name]
+    file.with_name("0000000000000008.kv").unlink()
+    monkeypatch.setattr(os, "scandir", lambda _: [*gone, *entries])
+    assert _load(tmp_path, 7) == BLOCK
