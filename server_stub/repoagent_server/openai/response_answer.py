@@ -28,6 +28,8 @@ class ResponseAnswer(Answer):
         self._items: list[dict[str, Any]] = []
         self._item: dict[str, Any] | None = None
         """The one that grows."""
+        self._grown: list[str] = []
+        """Its text so far: joined at its end, as each piece would copy all before it."""
         self._status, self._ended = "in_progress", ""
         self._events: list[bytes] = []
         self._sent = 0
@@ -39,6 +41,7 @@ class ResponseAnswer(Answer):
     def failure(self, error: bytes) -> bytes:
         """See :class:`~repoagent_server.openai.answer.Answer`."""
         self._status = "failed"
+        self._join()
         self._put("response.failed", response=self._response({"code": "server_error", **_told(loads(error)["error"])}))
         return self._taken()
 
@@ -75,7 +78,7 @@ class ResponseAnswer(Answer):
             self._put("response.content_part.added", **self._place(), part=_part(kind))
             item["content"].append(_part(kind))
         part = item["content"][0]
-        part["text"] += text
+        self._grown.append(text)
         more = {}
         if kind == "message":
             entries = list(map(Fragment, log_probs))
@@ -89,7 +92,7 @@ class ResponseAnswer(Answer):
             self._begin(_function_call(call.name))
         item = self._item
         if item is not None and call.arguments:
-            item["arguments"] += call.arguments
+            self._grown.append(call.arguments)
             place = {"item_id": item["id"], "output_index": len(self._items) - 1}
             self._put("response.function_call_arguments.delta", **place, delta=call.arguments)
 
@@ -105,6 +108,7 @@ class ResponseAnswer(Answer):
         item = self._item
         if item is None:
             return
+        self._join()
         item["status"] = status
         if item["type"] == "function_call":
             place = {"item_id": item["id"], "output_index": len(self._items) - 1}
@@ -117,6 +121,12 @@ class ResponseAnswer(Answer):
             self._put("response.content_part.done", **self._place(), part=part)
         self._put("response.output_item.done", output_index=len(self._items) - 1, item=item)
         self._item = None
+
+    def _join(self) -> None:
+        if (item := self._item) is not None:
+            place, name = (item, "arguments") if item["type"] == "function_call" else (item["content"][0], "text")
+            place[name] += "".join(self._grown)
+        self._grown = []
 
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1, "content_index": 0}

@@ -1,6 +1,7 @@
 """What the log-probabilities of an answer may take: they are by far the largest part of it."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,15 @@ def _answer(kind: str, *, stream: bool) -> Answer:
     return ChoicesAnswer("m", ChatForm(log_probs=True), prompts=1, sampling=chat.sampling, tools=chat.tools)
 
 
-def _response() -> InferResponse:
-    outputs = {"text_output": ["a"], "token_log_probs": PIECE}
+def _response(text: str = "a", log_probs: Sequence[str] = ()) -> InferResponse:
+    outputs = {"text_output": [text], "token_log_probs": log_probs}
     tensors = {name: Tensor(DataType.BYTES, np.array(value, np.object_)) for name, value in outputs.items()}
     return InferResponse("m", "1", "", tensors)
 
 
 @pytest.mark.parametrize(("kind", "stream"), [("chat", False), ("response", False), ("response", True)])
 def test_an_answer_that_keeps_them_has_a_limit(kind: str, stream: bool) -> None:
-    answer, response = _answer(kind, stream=stream), _response()
+    answer, response = _answer(kind, stream=stream), _response(log_probs=PIECE)
     fits = (1 << 25) // (len(ENTRY) * len(PIECE))
     for _ in range(fits):
         answer.take(0, response, final=False)
@@ -45,7 +46,7 @@ def test_an_answer_that_keeps_them_has_a_limit(kind: str, stream: bool) -> None:
 
 
 def test_a_stream_that_keeps_none_has_no_limit() -> None:
-    answer, response = _answer("chat", stream=True), _response()
+    answer, response = _answer("chat", stream=True), _response(log_probs=PIECE)
     for _ in range((1 << 25) // (len(ENTRY) * len(PIECE)) + 2):
         assert answer.take(0, response, final=False).count(b"data: ") >= 1
 
@@ -53,8 +54,19 @@ def test_a_stream_that_keeps_none_has_no_limit() -> None:
 def test_what_a_model_has_written_is_not_read() -> None:
     """Read, an entry with 20 alternatives takes ten times its memory."""
     answer = _answer("chat", stream=False)
-    answer.take(0, _response(), final=False)
+    answer.take(0, _response(log_probs=PIECE), final=False)
     assert isinstance(answer, ChoicesAnswer)
     assert answer._deltas[0][0].log_probs[0] == ENTRY.encode()
     answer.take(0, None, final=True)
     assert json.loads(answer.document())["choices"][0]["logprobs"]["content"][0] == json.loads(ENTRY)
+
+
+def test_the_text_of_a_response_is_joined_at_its_end() -> None:
+    """Else each piece would copy all that came before it."""
+    answer = _answer("response", stream=True)
+    assert isinstance(answer, ResponseAnswer)
+    for _ in range(3):
+        answer.take(0, _response("a"), final=False)
+    assert answer._items[0]["content"][0]["text"] == ""
+    failed = answer.failure(b'{"error": {"message": "a fault"}}')
+    assert json.loads(failed.partition(b"data: ")[2])["response"]["output"][0]["content"][0]["text"] == "aaa"
