@@ -129,6 +129,7 @@ def _converted(
             settings,
             confidential=False,
             environment=given.environment(pair[0]),
+            inputs=plan.inputs,
             jail_bytes=jail_bytes(converter, DEFAULT_LIMITS),
         )
         try:

@@ -302,6 +302,7 @@ class LoadConversion:
             dict(self._plan.settings),
             self._load.confidential,
             self._load.services.converter_settings.environment(self._pair[0]),
+            self._plan.inputs,
             jail_bytes(self._converter, self._load.services.limits),
         )
         scratch = self._load.new_directory("building")

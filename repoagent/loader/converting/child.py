@@ -108,7 +108,7 @@ def _enter_jail(converter: Converter, order: BuildOrder) -> None:
     packages = [Path(file).resolve().parent for file in files if file]
     code = [*map(Path, sys.path), *packages, Path(sys.prefix), Path(sys.base_prefix)]
     apply(
-        [*code, *map(Path, _SYSTEM), Path(order.source)],
+        [*code, *map(Path, _SYSTEM), *(Path(order.source, name) for name in order.inputs)],
         [Path(order.target), Path.cwd()],
         memory_bytes=order.jail_bytes,
         file_bytes=_LARGEST_FILE,

@@ -1,7 +1,7 @@
 """What a process that builds and the server write to each other: one order, then a line of JSON per event."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ class BuildOrder:
     confidential: bool
     environment: str = ""
     """The virtual environment that the process runs in; empty for that of this process."""
+    inputs: Sequence[str] = ()
+    """The files beneath ``source`` that may be read in a jail: there may be others beside them."""
     jail_bytes: int = 0
     """How much memory the process may take in a :mod:`~repoagent.beneath.jail`; 0 for no jail."""
 

@@ -157,6 +157,18 @@ def test_more_files_than_the_result_are_refused(allowed: Converting) -> None:
 
 
 @needs_jail
+def test_other_files_beside_the_source_are_not_read(allowed: Converting) -> None:
+    """With ``repoagent convert`` they may be anything that the user has."""
+    for to, text in (("pickled", "Permission denied"), ("unjailed", "")):
+        root = allowed.prepare(to)
+        (root / "1" / "beside").write_text("secret")
+        code = "import sys; (sys._getframe(4).f_locals['job'].source / 'beside').read_text()"
+        (root / "1" / "model.txt").write_bytes(pickle.dumps(Hostile(code)))
+        assert text in str(allowed.harness.run(root).error or "")
+        assert bool(text) == bool(allowed.harness.run(root).error)
+
+
+@needs_jail
 def test_threads_without_end_are_ended(allowed: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take room of the kernel, and numbers of processes, that no limit of memory counts."""
     monkeypatch.setattr(build_process, "_MOST_THREADS", 20)
