@@ -21,7 +21,7 @@ Answers = Mapping[str, Callable[..., Any]]
 
 _AT_ONCE: Final = 4096
 """Calls of the other side without an answer yet. Each has a thread, as loads that hang must not block the unload that
-cancels them; more are refused. It is clients who make them: their number says nothing about the process."""
+cancels them; more are refused. It is clients who make them: their number is no fault of the process."""
 _SEND_SECONDS: Final = 10
 _SEND_TIMEOUT: Final = struct.pack("@ll", _SEND_SECONDS, 0)
 _MESSAGE_BYTES: Final = 256 << 20

@@ -258,15 +258,15 @@ class Fleet:
                 calls = fresh.calls
             assert calls is not None
             started.result(_START_SECONDS)
-            for one in handed:
-                self._hand(fresh, calls, one)
+            lost = [one for one in handed if not self._has_files(fresh, calls, one)]
             with self.lock:
                 for one in self._handed.values():  # What has been loaded meanwhile.
                     if one not in handed:
                         self._hand(fresh, calls, one)
                 if self._closing:
                     raise UnavailableError("the server is stopping")
-                leaving = self._swap(old, fresh, calls)
+                leaving = self._swap(old, fresh)
+            self._begin(old, fresh, calls, lost)
         except Exception as error:  # Whatever it is, the old one serves on.
             logger.error("worker %d is not replaced: %s", fresh.index, error or type(error).__name__)
             fresh.kill()
@@ -280,24 +280,50 @@ class Fleet:
             old.ended.wait(2 * _LAST_SECONDS)
         return True
 
-    def _swap(self, old: WorkerProcess, fresh: WorkerProcess, calls: Calls) -> Calls | None:
-        """Have ``fresh`` serve in the place of ``old``; the calls of that one, if it lives. Holds the lock."""
-        leaving = old.calls
+    def _has_files(self, fresh: WorkerProcess, calls: Calls, handed: Handed) -> bool:
+        """Have ``fresh`` build a version; False if its plaintext has been wiped."""
+        try:
+            self._hand(fresh, calls, handed)
+        except RepoAgentError as error:
+            if isinstance(error, Ended) or not handed.fleeting:
+                raise
+            return False
+        return True
+
+    def _swap(self, old: WorkerProcess, fresh: WorkerProcess) -> Calls | None:
+        """Have loads reach ``fresh`` in the place of ``old``; the calls of that one, if it lives. Holds the lock."""
         self._workers[fresh.index] = fresh
-        if leaving is not None:
+        if old.calls is not None:
             self._workers.append(old)
             old.index = _LEAVING
+        return old.calls
+
+    def _begin(self, old: WorkerProcess, fresh: WorkerProcess, calls: Calls, lost: Sequence[Handed]) -> None:
+        """Have ``fresh`` serve, once the agents have brought it the versions that it has ``lost``; else ``old`` is put
+        back."""
         try:
-            self._meet(fresh)
-            self._complete(fresh, calls)
+            for one in lost:
+                if self._is_shown(one):  # A load of the whole model may have brought it already.
+                    one.missing = True
+                    self._on_missing(one, "")
+            with self.lock:
+                if any(map(self._is_shown, lost)):
+                    raise UnavailableError("its agents have not brought all models again")
+                self._meet(fresh)
+                self._complete(fresh, calls)
         except BaseException:
-            self._workers[fresh.index] = old
-            if leaving is not None:
-                self._workers.pop()
-                old.index = fresh.index
-                self._meet(old)
+            with self.lock:
+                for one in lost:
+                    one.missing = False
+                self._workers[fresh.index] = old
+                if old.index == _LEAVING:
+                    self._workers.pop()
+                    old.index = fresh.index
+                    self._meet(old)
             raise
-        return leaving
+
+    def _is_shown(self, handed: Handed) -> bool:
+        return self._shown.get(handed.model, {}).get(handed.version) == handed.number
 
     def _handed_again(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> bool:
         """Have a new worker build what the others have, or pass its requests on; False if it cannot: files may have

@@ -63,6 +63,8 @@ class Fixture:
     """Two workers that serve; ``script`` is what those answer that are started later."""
 
     def __init__(self) -> None:
+        self.agents = True
+        self.lacked: list[tuple[str, bool]] = []
         self.script: dict[str, Callable[..., Any]] = {"leave": self.leave}
         self.fleet = Fleet(
             2,
@@ -70,7 +72,7 @@ class Fixture:
             None,
             {},
             lambda _, worker: {"number": worker},
-            on_missing=lambda *_: None,
+            on_missing=self.missing,
             deadliest=3,
         )
         self.new: list[Place] = []
@@ -89,6 +91,12 @@ class Fixture:
     def now(self) -> list[Place]:
         """The workers that the fleet has."""
         return cast(Any, self.fleet._workers)  # type: ignore[no-any-return]
+
+    def missing(self, handed: Handed, _why: str) -> None:
+        """What the keeper does: it has the model loaded again."""
+        self.lacked.append((handed.model, self.now[0] in self.new))
+        if self.agents:
+            self.fleet.retire(handed)
 
     def leave(self, _seconds: float) -> None:
         """What the end of a process that leaves has the fleet do."""
@@ -156,3 +164,19 @@ def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture:
     fixture.script["leave"] = leave
     fixture.fleet.replace(1)
     assert found == [(0, fleet_module._LEAVING)] * 2
+
+
+@pytest.mark.parametrize("agents", [True, False])
+def test_a_wiped_plaintext_is_brought_again_to_the_new_worker(fixture: Fixture, agents: bool) -> None:
+    def build(*_: Any) -> None:
+        raise UnavailableError("its files have gone")
+
+    handed = fixture.hand(1)
+    handed.fleeting = True
+    fixture.fleet.show("m1", {1: handed})
+    fixture.script["build"], fixture.agents = build, agents
+    fixture.fleet.replace(1)
+    assert fixture.lacked == [("m1", True)]
+    assert fixture.now == (fixture.new if agents else fixture.workers)
+    assert handed.missing == agents
+    assert [one.index for one in fixture.now] == [0, 1]

@@ -130,3 +130,18 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     ended.wait()
     (tmp_path / "ready").write_text(f'{{"pid": {ended.pid}}}')
     assert "has ended" in run_reload(tmp_path / "ready").stderr
+
+
+def test_a_model_whose_plaintext_was_wiped_is_replaced_too(world: "World") -> None:
+    world.agent("agent")
+    world.model("wiped", [("agent", {"copy": "LOAD confidential"})])
+    server = world.serve("--processes=2", "--load-model=wiped", "--exit-timeout-secs=10")
+    before = processes(server)
+    server.process.send_signal(signal.SIGUSR2)
+    server.until(lambda: "not replaced" in server.log or "all worker" in server.log, "the end of it")
+    server.until(lambda: "all worker processes have been replaced" in server.log, "the end of it")
+    assert not set(before) & set(processes(server))
+    with connections(server) as clients:
+        assert {ask(client, "wiped") for client in clients} == {200}
+    assert world.calls("wiped").count("agent LOAD") == 3  # At the start, and for each new worker.
+    assert server.stop() == 0
