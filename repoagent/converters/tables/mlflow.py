@@ -1,6 +1,5 @@
 """A folder of MLflow: its file MLmodel states which model file it has, of which library, with which columns."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -154,7 +153,7 @@ def _scalar(value: str) -> str:
     if value[0] == "'":
         return value[1:-1].replace("''", "'")
     if value[0] == '"':
-        return str(json.loads(value.replace("\\ ", "")))
+        return str(read_json(value.replace("\\ ", "")))
     if value[0] in "&*!|>{[":
         raise ValueError(f"'{value[:20]}' is not read")
     return value

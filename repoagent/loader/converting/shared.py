@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import CancelledError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.loader.converting.provenance import PREDICATE, STATEMENT, SUFFIX
-from repoagent.nested_text import read_json_object
+from repoagent.nested_text import read_json, read_json_object
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import TIMEOUT, is_local, open_patiently
@@ -114,7 +114,7 @@ class SharedConversions:
 
         payload = (directory / f"{wanted.output}{SUFFIX}").read_bytes()
         with storage_faults("write to", _WHERE):
-            for subject in json.loads(payload)["subject"]:
+            for subject in read_json(payload)["subject"]:
                 self._put(f"{wanted.key}/blobs/{subject['digest']['sha256']}", directory / subject["name"])
             envelope = json.dumps(sign(payload, self.signer)["dsseEnvelope"]).encode()
             self._write(self._statement_path(wanted.key, self.signer.public_key()), envelope)
@@ -130,7 +130,7 @@ class SharedConversions:
         predicate = statement["predicate"]
         tools = dict(predicate["runDetails"]["builder"]["version"])
         tools.pop("repoagent-core", None)  # as in the key: what a release of ours changes shows in the converter's
-        expected = json.loads(json.dumps([STATEMENT, PREDICATE, wanted.definition, wanted.tools]))
+        expected = read_json(json.dumps([STATEMENT, PREDICATE, wanted.definition, wanted.tools]))
         if [statement["_type"], statement["predicateType"], predicate["buildDefinition"], tools] != expected:
             raise ValueError("it is about something else")
         subjects = sorted(statement["subject"], key=lambda one: str(one["name"]))

@@ -5,7 +5,6 @@ models' processes: CALL and CALL_RESPONSE, and ASK whether a model is ready, or 
 """
 
 import itertools
-import json
 import logging
 import os
 import select
@@ -21,6 +20,7 @@ from typing import Any, Final
 from repoagent.config import ModelConfig
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
+from repoagent.nested_text import read_json
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.codec import (
     Packer,
@@ -107,7 +107,7 @@ class Links:
             self._poller.unregister(self._news.fileno())
             self._news.close()
             return
-        worker = int(json.loads(text))
+        worker = int(read_json(text))
         if not descriptors:
             logger.error("there is no way to worker %d: no file descriptor is left", worker)
             self._lacking.add(worker)
