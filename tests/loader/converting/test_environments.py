@@ -55,7 +55,7 @@ HOSTILE = {
     "leaves a process behind": "os.fork() or (os.setsid(), os._exit(0))",
     "calls home": "socket.create_connection(('127.0.0.1', {port})).close()",
     "calls home by UDP": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
-    "signals the server": "os.kill(parent, signal.SIGUSR2)",
+    "signals the server": "os.kill(parent, signal.SIGURG)",
     "has the kernel signal the server": "fcntl.fcntl(1, 8, parent)",
     "opens the server's memory": "open(f'/proc/{parent}/mem', 'r+b').close()",
     "reads the server's memory": "call(X86 and 310 or 270, parent, (ctypes.c_ulong * 2)(0, 0), 1, 0, 0, 0)",
@@ -122,7 +122,7 @@ def test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail(
     code_place.mkdir()
     monkeypatch.syspath_prepend(str(code_place))
     signals: list[int] = []
-    former = signal.signal(signal.SIGUSR2, lambda number, _: signals.append(number))
+    former = signal.signal(signal.SIGURG, lambda number, _: signals.append(number))
     attack = HOSTILE[name].replace("{port}", str(port)).replace("{code!r}", repr(str(code_place)))
     attack = re.sub(r"\{(outside|parent)\}", r"{\1}", attack)
     code = BEFORE.format(outside=str(outside)) + attack
@@ -138,7 +138,7 @@ def test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail(
         assert free.error is None
         assert free.files["1/model.upper"] == b"it did"
     finally:
-        signal.signal(signal.SIGUSR2, former)
+        signal.signal(signal.SIGURG, former)
 
 
 @needs_jail
