@@ -205,8 +205,8 @@ ASKED: Final = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "d
 
 
 def _port(server: Any, name: str) -> int:
-    server.until(server._ready.exists, "the ready file")
-    return int(json.loads(server._ready.read_text())[name]["port"])
+    server.until(server.ready.exists, "the ready file")
+    return int(json.loads(server.ready.read_text())[name]["port"])
 
 
 def test_the_stock_arguments_of_kserve_start_it(world: "World", monkeypatch: "pytest.MonkeyPatch") -> None:

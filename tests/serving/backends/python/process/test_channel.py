@@ -121,7 +121,8 @@ def test_a_request_arrives_with_everything_that_belongs_to_it(ends: tuple[End, E
     number, asked, placeholder = request_of(message.body, message.payload)
     assert number == 12
     assert asked.inputs["x"].array.tolist() == [1, 2]
-    assert replace(asked, inputs={}) == replace(request.asked, inputs={})
+    assert replace(asked, inputs={}, volatile=False) == replace(request.asked, inputs={})
+    assert asked.volatile  # The other process can write into its inputs.
     assert not placeholder
 
 
