@@ -18,7 +18,8 @@ from repoagent.serving.versions.served_model import Composition, ServedModel
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
-    from repoagent_server.processes.fleet import Fleet, Handed
+    from repoagent_server.processes.fleet import Fleet
+    from repoagent_server.processes.versions import Handed
 
 _HOME: Final = "home"
 """The parameter by which a model's configuration chooses."""

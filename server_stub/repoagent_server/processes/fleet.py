@@ -8,66 +8,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS
+from repoagent_server.processes.versions import Handed, Versions, entries
 from repoagent_server.processes.worker_process import Listeners, WorkerProcess
 
 logger = logging.getLogger(__name__)
 
 _START_SECONDS: Final = 60.0
-_STEP_SECONDS: Final = 30.0
-"""How long a worker has for what needs no model's code. One that takes longer is ended, and another is started."""
 _REFUSAL_SECONDS: Final = 3.0
-"""The same at the end of the server, whose time is measured: one that hangs is not waited for again and again."""
-_LAST_SECONDS: Final = 5.0
-_PASSED_SECONDS: Final = 5.0
-"""How long requests may be on their way from one worker to another."""
-_LEAVING: Final = -1
-"""The number of the worker that is being replaced: its place behind the others, of which there is one."""
-_TICK_SECONDS: Final = 0.05
+"""How long a worker has for a step at the end of the server, whose time is measured: one that hangs is not waited for
+again and again."""
 _SLOWEST_RESTART_SECONDS: Final = 30.0
 
 
-@dataclass(eq=False, slots=True)
-class Handed:
-    """A version that the workers build, under a number that no other one has."""
-
-    number: int
-    model: str
-    version: int
-    config: bytes
-    root: str
-    fleeting: bool
-    missing: bool = False
-    """A worker that was started later could not build it: another load brings it back."""
-    deaths: int = 0
-    """How many workers in a row have died while they built it again."""
-    home: int | None = None
-    """The one worker that builds it, while the others pass requests on; None: all build it."""
-    complete: bytes | None = None
-    """The configuration that its home has made of it."""
-
-    @property
-    def order(self) -> list[Any]:
-        """The arguments of the call ``build``."""
-        return [self.number, self.model, self.version, _text(self.config), self.root, self.fleeting, self.homed]
-
-    @property
-    def homed(self) -> bool:
-        """Whether one worker has it."""
-        return self.home is not None
-
-    @property
-    def passed(self) -> list[Any]:
-        """The arguments of the call ``pass_on``."""
-        return [self.number, self.model, self.version, _text(self.complete or b""), self.root, self.home]
-
-
-class Fleet:
+class Fleet(Versions):
     """``count`` workers: each runs the module ``program``, whose call ``start`` gets ``options`` (pickled).
 
     ``answers`` has what a worker may call, whose number is a function: another one once the worker leaves.
@@ -88,28 +47,15 @@ class Fleet:
         deadliest: int,
         replay: Callable[[Calls], None] = lambda _: None,
     ) -> None:
+        self._make_worker = partial(WorkerProcess, program=program, listeners=listeners)
+        super().__init__([self._make_worker(index) for index in range(count)])
         self._options = base64.b64encode(pickle.dumps(options)).decode()
         self._make_answers = answers
         self._on_missing = on_missing
         self._deadliest = deadliest
         self._replay = replay
-        self.lock = threading.RLock()
-        """Held where nothing may change: which workers there are, and what they have in common."""
-        self._make_worker = partial(WorkerProcess, program=program, listeners=listeners)
-        self._count = count
-        self._workers = [self._make_worker(index) for index in range(count)]
-        """By their numbers; behind them the one that is being replaced, if any."""
-        self._handed: dict[int, Handed] = {}
-        self._shown: dict[str, dict[int, int]] = {}
-        """By model: the numbers of its versions that serve."""
-        self._next = 0
         self._open = False
         self._closing = False
-
-    def __len__(self) -> int:
-        return self._count
-
-    # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start all of them.
@@ -129,16 +75,11 @@ class Fleet:
                 raise UnavailableError(f"worker {worker.index} has not started in {_START_SECONDS:g} s") from None
             worker.serves = True
 
-    def hang_up(self) -> None:
-        """Have them open their logs again. For a handler of signals: takes no lock."""
-        for worker in self._workers:
-            worker.hang_up()
-
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""
         with self.lock:
             self._open = True
-        self.ask_all("open", timeout=_STEP_SECONDS)
+        self.ask_all("open", timeout=STEP_SECONDS)
 
     def refuse(self) -> None:
         """Have them take no new requests, and start none any more."""
@@ -150,7 +91,7 @@ class Fleet:
         """Have them answer what is left for at most ``timeout`` seconds, and end."""
         with self.lock:
             self._closing = True
-        self._ask_those("finish", timeout, timeout=timeout + _LAST_SECONDS)
+        self._ask_those("finish", timeout, timeout=timeout + LAST_SECONDS)
         self.close()
 
     def close(self) -> None:
@@ -187,7 +128,7 @@ class Fleet:
         how = worker.wait()
         with self.lock:
             worker.calls, worker.serves = None, False
-            if worker.index == _LEAVING:
+            if worker.index == LEAVING:
                 self._workers.remove(worker)
             worker.ended.set()
             if self._closing or worker not in self._workers:
@@ -228,15 +169,6 @@ class Fleet:
             logger.error("worker %d cannot be started: %s", worker.index, error or type(error).__name__)
             calls.close()  # Its end starts another one.
 
-    def _complete(self, worker: WorkerProcess, calls: Calls) -> None:
-        """Have a worker that has built everything serve it. Holds the lock."""
-        self._replay(calls)
-        for model, shown in self._shown.items():
-            calls.call("show", model, _entries(shown), timeout=_STEP_SECONDS)
-        if self._open:
-            calls.call("open", timeout=_STEP_SECONDS)
-        worker.serves = worker.calls is calls
-
     def replace(self, seconds: float) -> None:
         """Put another process in the place of each worker, one after the other: the new one serves before the old one
         accepts no more connections, and the old one ends when its clients have gone, at the latest after ``seconds``.
@@ -274,10 +206,10 @@ class Fleet:
         logger.info("worker %d has been replaced", fresh.index)
         if leaving is not None:
             try:
-                leaving.call("leave", seconds, timeout=3 * seconds + _LAST_SECONDS)
+                leaving.call("leave", seconds, timeout=3 * seconds + LAST_SECONDS)
             except RepoAgentError:
                 old.kill()
-            old.ended.wait(2 * _LAST_SECONDS)
+            old.ended.wait(2 * LAST_SECONDS)
         return True
 
     def _has_files(self, fresh: WorkerProcess, calls: Calls, handed: Handed) -> bool:
@@ -295,7 +227,7 @@ class Fleet:
         self._workers[fresh.index] = fresh
         if old.calls is not None:
             self._workers.append(old)
-            old.index = _LEAVING
+            old.index = LEAVING
         return old.calls
 
     def _begin(self, old: WorkerProcess, fresh: WorkerProcess, calls: Calls, lost: Sequence[Handed]) -> None:
@@ -316,14 +248,11 @@ class Fleet:
                 for one in lost:
                     one.missing = False
                 self._workers[fresh.index] = old
-                if old.index == _LEAVING:
+                if old.index == LEAVING:
                     self._workers.pop()
                     old.index = fresh.index
                     self._meet(old)
             raise
-
-    def _is_shown(self, handed: Handed) -> bool:
-        return self._shown.get(handed.model, {}).get(handed.version) == handed.number
 
     def _handed_again(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> bool:
         """Have a new worker build what the others have, or pass its requests on; False if it cannot: files may have
@@ -347,279 +276,11 @@ class Fleet:
         handed.deaths = 0
         return True
 
-    def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
-        """Have a new worker build a version, or pass its requests on."""
-        if handed.number not in self._handed:
-            return
-        if handed.home in (None, worker.index):
-            try:
-                calls.call("build", *handed.order)
-            except RepoAgentError as error:
-                if isinstance(error, Ended) or handed.number in self._handed:
-                    raise
-                return  # It has been unloaded meanwhile, with its files.
-        elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
-            calls.call("pass_on", *handed.passed, timeout=_STEP_SECONDS)
-        with self.lock:
-            shown = self._shown.get(handed.model, {})
-            if handed.number not in self._handed:  # The others have let go of it while this one built it.
-                calls.call("close", handed.number)
-            elif shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
-                calls.call("show", handed.model, _entries(shown), timeout=_STEP_SECONDS)
-
-    def _forget(self, handed: Handed) -> None:
-        with self.lock:
-            self._handed.pop(handed.number, None)
-
-    # -- versions ------------------------------------------------------------------------------------------------
-
-    def build(
-        self,
-        model: str,
-        version: int,
-        config: bytes,
-        root: str,
-        *,
-        fleeting: bool,
-        cancelled: Callable[[], bool],
-        home: int | None = None,
-    ) -> tuple[Handed, dict[str, Any]]:
-        """Have every worker, or the one that is its ``home``, build a version that is not shown yet; the answer of the
-        first worker.
-
-        Raises:
-            CancelledError: ``cancelled`` became true; they have let go of it.
-            RepoAgentError: one of them died or cannot build it; the others have let go of it.
-        """
-        with self.lock:
-            self._next += 1
-            handed = Handed(self._next, model, version, config, root, fleeting, home=home)
-            chosen = self._workers if home is None else [self._workers[home]]
-            members = [(worker, worker.calls) for worker in chosen if worker.calls is not None]
-            if not members:
-                raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
-            self._handed[handed.number] = handed
-            builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
-        watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=_STEP_SECONDS))
-        answers: list[Any] = []
-        failure: RepoAgentError | None = None
-        for worker, build in builds:
-            try:
-                answers.append(watch.result(build))
-            except Ended as error:
-                if worker.index != _LEAVING:
-                    failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
-            except RepoAgentError as error:
-                failure = failure or error
-        if watch.cancelled:
-            failure = failure or CancelledError(f"the load of model '{model}' was cancelled")
-        if failure is not None:
-            self.close_version(handed)
-            raise failure
-        first = answers[0] if answers else None
-        if not isinstance(first, dict):
-            raise InternalError(f"a worker process returned no description of model '{model}'")
-        return handed, first
-
-    def choose_home(self) -> int:
-        """The worker that is the home of the fewest versions.
-
-        Raises:
-            UnavailableError: there is none.
-        """
-        with self.lock:
-            serving = [worker.index for worker in self._workers if worker.serves and worker.index != _LEAVING]
-            homes = [handed.home for handed in self._handed.values()]
-        if not serving:
-            raise UnavailableError("no worker process is there")
-        return min(serving, key=homes.count)
-
-    def stateful(self, backend: str) -> bool:
-        """Whether models of ``backend`` are better in one worker. Raises what a worker does that cannot find it."""
-        return self.ask(self.choose_home(), "stateful", backend, timeout=_STEP_SECONDS) is True
-
-    def settle(self, handed: Handed, home: int, complete: bytes) -> None:
-        """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too.
-
-        Raises:
-            RepoAgentError: one of them cannot; all have let go of it.
-        """
-        with self.lock:
-            handed.complete = complete
-            others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != home]
-            asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
-        for worker, one in asked:
-            try:
-                one.result(_STEP_SECONDS)
-            except (RepoAgentError, FutureTimeoutError) as error:
-                if worker.index == _LEAVING:
-                    continue
-                self.close_version(handed)
-                text = f"a worker cannot pass on requests for model '{handed.model}': {error}"
-                raise UnavailableError(text) from error
-
-    def homes(self) -> dict[tuple[str, int], int]:
-        """The home of each version that is served and has one."""
-        with self.lock:
-            found = [self._handed.get(number) for shown in self._shown.values() for number in shown.values()]
-        return {(one.model, one.version): one.home for one in found if one is not None and one.home is not None}
-
-    def show(self, model: str, versions: Mapping[int, Handed]) -> None:
-        """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
-        numbers = {version: handed.number for version, handed in versions.items()}
-        with self.lock:
-            self._ask_those("expect", model, timeout=_STEP_SECONDS)
-            self._shown[model] = numbers
-            self._ask_those("show", model, _entries(numbers), timeout=_STEP_SECONDS)
-
-    def retire(self, handed: Handed) -> None:
-        """Let no new request of it in."""
-        with self.lock:
-            shown = self._shown.get(handed.model, {})
-            if shown.get(handed.version) == handed.number:
-                del shown[handed.version]
-            if not shown:
-                self._shown.pop(handed.model, None)
-            self._ask_those("retire", handed.number, timeout=_STEP_SECONDS)
-
-    def running(self, handed: Handed) -> int:
-        """How many of its requests are inside."""
-        return sum(self._ask_those("running", handed.number, timeout=_STEP_SECONDS, expected=int))
-
-    def drain(self, handed: Handed, timeout: float | None) -> bool:
-        """Wait until its last request has been answered."""
-        if handed.home is not None:  # It takes what others pass on until all of that has come.
-            others = [one for one in self._workers if one.index != handed.home]
-            short = _PASSED_SECONDS if timeout is None else min(timeout, _PASSED_SECONDS)
-            self._ask_those("drain", handed.number, short, timeout=short + _LAST_SECONDS, of=others)
-        limit = None if timeout is None else timeout + _LAST_SECONDS
-        return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
-
-    def close_version(self, handed: Handed) -> None:
-        """Have all workers let go of it."""
-        self._forget(handed)
-        self._ask_those("close", handed.number, timeout=None)
-
-    def serving(self) -> list[int]:
-        """The workers that have what the others have."""
-        return [worker.index for worker in self._workers if worker.serves]
-
-    # -- questions -----------------------------------------------------------------------------------------------
-
-    def ask_all(
-        self,
-        name: str,
-        *arguments: Any,
-        timeout: float | None,
-        read: Callable[[int, Any], Any] = lambda _, answer: answer,
-    ) -> list[Any]:
-        """What every worker answers that serves, as ``read`` makes it of the worker's number and the answer.
-
-        A worker whose answer cannot be read is ended.
-
-        Raises:
-            RepoAgentError: all of them refuse, or have gone.
-        """
-        answers: list[Any] = []
-        gone: RepoAgentError | None = None
-        with self.lock:
-            asked = [
-                (one.index, one.calls, one.calls.begin(name, *arguments))
-                for one in self._workers
-                if one.serves and one.calls
-            ]
-        end = _end(timeout)
-        for index, calls, future in asked:
-            try:
-                answer = future.result(_left(end))
-            except RepoAgentError as error:  # It has gone, or lacks what the others have.
-                gone = error
-            except FutureTimeoutError:
-                gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")
-            else:
-                try:
-                    answers.append(read(index, answer))
-                except Exception as error:  # There is no end of what can be wrong.
-                    logger.error("worker %d is ended, as its answer to '%s' cannot be read: %s", index, name, error)
-                    calls.close()
-        if not answers:
-            raise gone or UnavailableError("no worker process is there")
-        return answers
-
-    def ask(self, index: int, name: str, *arguments: Any, timeout: float | None) -> Any:
-        """What one worker answers.
-
-        Raises:
-            RepoAgentError: it refuses, has gone, or is too slow.
-        """
-        calls = self._workers[index].calls
-        if calls is None:
-            raise UnavailableError(f"worker {index} has ended")
-        return calls.call(name, *arguments, timeout=timeout)
-
-    def _ask_those(
-        self,
-        name: str,
-        *arguments: Any,
-        timeout: float | None,
-        expected: type[object] = object,
-        of: Sequence[WorkerProcess] | None = None,
-    ) -> list[Any]:
-        """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
-        answers = []
-        with self.lock:
-            those = self._workers if of is None else of
-            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
-        end = _end(timeout)
-        for worker, calls, future in asked:
-            try:
-                answer = future.result(_left(end))
-                if not isinstance(answer, expected):
-                    raise InternalError(f"it answers {str(answer)[:64]!r}")
-                answers.append(answer)
-            except Ended:
-                pass
-            except FutureTimeoutError:
-                logger.error("a worker is ended, as it does not answer '%s'", name)
-                worker.kill()
-            except RepoAgentError as error:
-                logger.error("a worker is ended, as it does not do '%s': %s", name, error)
-                calls.close()
-        return answers
-
-
-class _Watch:
-    """Waits for builds; calls ``cancel`` once when ``is_cancelled`` is true."""
-
-    def __init__(self, is_cancelled: Callable[[], bool], cancel: Callable[[], object]) -> None:
-        self._is_cancelled = is_cancelled
-        self._cancel = cancel
-        self.cancelled = False
-
-    def result(self, build: "Future[Any]") -> Any:
-        """What ``build`` gives, or raises."""
-        while True:
-            try:
-                return build.result(_TICK_SECONDS)
-            except FutureTimeoutError:
-                if not self.cancelled and self._is_cancelled():
-                    self.cancelled = True
-                    self._cancel()
-
-
-def _end(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
-
-
-def _text(config: bytes) -> str:
-    """A configuration as a message has it."""
-    return base64.b64encode(config).decode()
-
-
-def _entries(numbers: Mapping[int, int]) -> list[list[int]]:
-    """Versions and numbers as a message has them: keys of JSON are texts."""
-    return [list(pair) for pair in numbers.items()]
+    def _complete(self, worker: WorkerProcess, calls: Calls) -> None:
+        """Have a worker that has built everything serve it. Holds the lock."""
+        self._replay(calls)
+        for model, shown in self._shown.items():
+            calls.call("show", model, entries(shown), timeout=STEP_SECONDS)
+        if self._open:
+            calls.call("open", timeout=STEP_SECONDS)
+        worker.serves = worker.calls is calls

@@ -17,7 +17,8 @@ from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.http.listener import bound
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.desk import Desk
-from repoagent_server.processes.fleet import Fleet, Handed
+from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.versions import Handed
 from repoagent_server.program.front_ends import ports, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings

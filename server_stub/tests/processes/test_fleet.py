@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
-from repoagent_server.processes import fleet as fleet_module
-from repoagent_server.processes.fleet import Fleet, Handed
+from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.roster import LEAVING
+from repoagent_server.processes.versions import Handed
 
 from repoagent.errors import RepoAgentError, UnavailableError
 
@@ -163,7 +164,7 @@ def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture:
 
     fixture.script["leave"] = leave
     fixture.fleet.replace(1)
-    assert found == [(0, fleet_module._LEAVING)] * 2
+    assert found == [(0, LEAVING)] * 2
 
 
 @pytest.mark.parametrize("agents", [True, False])

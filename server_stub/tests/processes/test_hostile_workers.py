@@ -18,7 +18,8 @@ from repoagent_server.processes import fleet as fleet_module
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import Desk
-from repoagent_server.processes.fleet import Fleet, Handed
+from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.versions import Handed
 from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings

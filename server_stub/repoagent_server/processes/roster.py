@@ -1,0 +1,132 @@
+"""The worker processes that there are, and questions to all of them, to one, or to some."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final
+
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent_server.processes.calls import Ended
+from repoagent_server.processes.worker_process import WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+STEP_SECONDS: Final = 30.0
+"""How long a worker has for what needs no model's code. One that takes longer is ended, and another is started."""
+LAST_SECONDS: Final = 5.0
+LEAVING: Final = -1
+"""The number of the worker that is being replaced: its place behind the others, of which there is one."""
+
+
+class Roster:
+    """``workers`` by their numbers. Methods may be called from any thread."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self.lock = threading.RLock()
+        """Held where nothing may change: which workers there are, and what they have in common."""
+        self._count = len(workers)
+        self._workers = list(workers)
+        """By their numbers; behind them the one that is being replaced, if any."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hang_up(self) -> None:
+        """Have them open their logs again. For a handler of signals: takes no lock."""
+        for worker in self._workers:
+            worker.hang_up()
+
+    def serving(self) -> list[int]:
+        """The workers that have what the others have."""
+        return [worker.index for worker in self._workers if worker.serves]
+
+    def ask_all(
+        self,
+        name: str,
+        *arguments: Any,
+        timeout: float | None,
+        read: Callable[[int, Any], Any] = lambda _, answer: answer,
+    ) -> list[Any]:
+        """What every worker answers that serves, as ``read`` makes it of the worker's number and the answer.
+
+        A worker whose answer cannot be read is ended.
+
+        Raises:
+            RepoAgentError: all of them refuse, or have gone.
+        """
+        answers: list[Any] = []
+        gone: RepoAgentError | None = None
+        with self.lock:
+            asked = [
+                (one.index, one.calls, one.calls.begin(name, *arguments))
+                for one in self._workers
+                if one.serves and one.calls
+            ]
+        end = _end(timeout)
+        for index, calls, future in asked:
+            try:
+                answer = future.result(_left(end))
+            except RepoAgentError as error:  # It has gone, or lacks what the others have.
+                gone = error
+            except FutureTimeoutError:
+                gone = Ended(f"a worker has not answered '{name}' for {timeout} seconds")
+            else:
+                try:
+                    answers.append(read(index, answer))
+                except Exception as error:  # There is no end of what can be wrong.
+                    logger.error("worker %d is ended, as its answer to '%s' cannot be read: %s", index, name, error)
+                    calls.close()
+        if not answers:
+            raise gone or UnavailableError("no worker process is there")
+        return answers
+
+    def ask(self, index: int, name: str, *arguments: Any, timeout: float | None) -> Any:
+        """What one worker answers.
+
+        Raises:
+            RepoAgentError: it refuses, has gone, or is too slow.
+        """
+        calls = self._workers[index].calls
+        if calls is None:
+            raise UnavailableError(f"worker {index} has ended")
+        return calls.call(name, *arguments, timeout=timeout)
+
+    def _ask_those(
+        self,
+        name: str,
+        *arguments: Any,
+        timeout: float | None,
+        expected: type[object] = object,
+        of: Sequence[WorkerProcess] | None = None,
+    ) -> list[Any]:
+        """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
+        answers = []
+        with self.lock:
+            those = self._workers if of is None else of
+            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
+        end = _end(timeout)
+        for worker, calls, future in asked:
+            try:
+                answer = future.result(_left(end))
+                if not isinstance(answer, expected):
+                    raise InternalError(f"it answers {str(answer)[:64]!r}")
+                answers.append(answer)
+            except Ended:
+                pass
+            except FutureTimeoutError:
+                logger.error("a worker is ended, as it does not answer '%s'", name)
+                worker.kill()
+            except RepoAgentError as error:
+                logger.error("a worker is ended, as it does not do '%s': %s", name, error)
+                calls.close()
+        return answers
+
+
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())

@@ -1,0 +1,246 @@
+"""The versions of models that workers have: built, shown, drained and closed in all of them, or in their home."""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS, Roster
+from repoagent_server.processes.worker_process import WorkerProcess
+
+_PASSED_SECONDS: Final = 5.0
+"""How long requests may be on their way from one worker to another."""
+_TICK_SECONDS: Final = 0.05
+
+
+@dataclass(eq=False, slots=True)
+class Handed:
+    """A version that the workers build, under a number that no other one has."""
+
+    number: int
+    model: str
+    version: int
+    config: bytes
+    root: str
+    fleeting: bool
+    missing: bool = False
+    """A worker that was started later could not build it: another load brings it back."""
+    deaths: int = 0
+    """How many workers in a row have died while they built it again."""
+    home: int | None = None
+    """The one worker that builds it, while the others pass requests on; None: all build it."""
+    complete: bytes | None = None
+    """The configuration that its home has made of it."""
+
+    @property
+    def order(self) -> list[Any]:
+        """The arguments of the call ``build``."""
+        return [self.number, self.model, self.version, _text(self.config), self.root, self.fleeting, self.homed]
+
+    @property
+    def homed(self) -> bool:
+        """Whether one worker has it."""
+        return self.home is not None
+
+    @property
+    def passed(self) -> list[Any]:
+        """The arguments of the call ``pass_on``."""
+        return [self.number, self.model, self.version, _text(self.complete or b""), self.root, self.home]
+
+
+class Versions(Roster):
+    """What the workers have been handed, and what they show."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        super().__init__(workers)
+        self._handed: dict[int, Handed] = {}
+        self._shown: dict[str, dict[int, int]] = {}
+        """By model: the numbers of its versions that serve."""
+        self._next = 0
+
+    def build(
+        self,
+        model: str,
+        version: int,
+        config: bytes,
+        root: str,
+        *,
+        fleeting: bool,
+        cancelled: Callable[[], bool],
+        home: int | None = None,
+    ) -> tuple[Handed, dict[str, Any]]:
+        """Have every worker, or the one that is its ``home``, build a version that is not shown yet; the answer of the
+        first worker.
+
+        Raises:
+            CancelledError: ``cancelled`` became true; they have let go of it.
+            RepoAgentError: one of them died or cannot build it; the others have let go of it.
+        """
+        with self.lock:
+            self._next += 1
+            handed = Handed(self._next, model, version, config, root, fleeting, home=home)
+            chosen = self._workers if home is None else [self._workers[home]]
+            members = [(worker, worker.calls) for worker in chosen if worker.calls is not None]
+            if not members:
+                raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
+            self._handed[handed.number] = handed
+            builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
+        watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=STEP_SECONDS))
+        answers: list[Any] = []
+        failure: RepoAgentError | None = None
+        for worker, build in builds:
+            try:
+                answers.append(watch.result(build))
+            except Ended as error:
+                if worker.index != LEAVING:
+                    failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
+            except RepoAgentError as error:
+                failure = failure or error
+        if watch.cancelled:
+            failure = failure or CancelledError(f"the load of model '{model}' was cancelled")
+        if failure is not None:
+            self.close_version(handed)
+            raise failure
+        first = answers[0] if answers else None
+        if not isinstance(first, dict):
+            raise InternalError(f"a worker process returned no description of model '{model}'")
+        return handed, first
+
+    def choose_home(self) -> int:
+        """The worker that is the home of the fewest versions.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        with self.lock:
+            serving = [worker.index for worker in self._workers if worker.serves and worker.index != LEAVING]
+            homes = [handed.home for handed in self._handed.values()]
+        if not serving:
+            raise UnavailableError("no worker process is there")
+        return min(serving, key=homes.count)
+
+    def stateful(self, backend: str) -> bool:
+        """Whether models of ``backend`` are better in one worker. Raises what a worker does that cannot find it."""
+        return self.ask(self.choose_home(), "stateful", backend, timeout=STEP_SECONDS) is True
+
+    def settle(self, handed: Handed, home: int, complete: bytes) -> None:
+        """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too.
+
+        Raises:
+            RepoAgentError: one of them cannot; all have let go of it.
+        """
+        with self.lock:
+            handed.complete = complete
+            others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != home]
+            asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
+        for worker, one in asked:
+            try:
+                one.result(STEP_SECONDS)
+            except (RepoAgentError, FutureTimeoutError) as error:
+                if worker.index == LEAVING:
+                    continue
+                self.close_version(handed)
+                text = f"a worker cannot pass on requests for model '{handed.model}': {error}"
+                raise UnavailableError(text) from error
+
+    def homes(self) -> dict[tuple[str, int], int]:
+        """The home of each version that is served and has one."""
+        with self.lock:
+            found = [self._handed.get(number) for shown in self._shown.values() for number in shown.values()]
+        return {(one.model, one.version): one.home for one in found if one is not None and one.home is not None}
+
+    def show(self, model: str, versions: Mapping[int, Handed]) -> None:
+        """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
+        numbers = {version: handed.number for version, handed in versions.items()}
+        with self.lock:
+            self._ask_those("expect", model, timeout=STEP_SECONDS)
+            self._shown[model] = numbers
+            self._ask_those("show", model, entries(numbers), timeout=STEP_SECONDS)
+
+    def retire(self, handed: Handed) -> None:
+        """Let no new request of it in."""
+        with self.lock:
+            shown = self._shown.get(handed.model, {})
+            if shown.get(handed.version) == handed.number:
+                del shown[handed.version]
+            if not shown:
+                self._shown.pop(handed.model, None)
+            self._ask_those("retire", handed.number, timeout=STEP_SECONDS)
+
+    def running(self, handed: Handed) -> int:
+        """How many of its requests are inside."""
+        return sum(self._ask_those("running", handed.number, timeout=STEP_SECONDS, expected=int))
+
+    def drain(self, handed: Handed, timeout: float | None) -> bool:
+        """Wait until its last request has been answered."""
+        if handed.home is not None:  # It takes what others pass on until all of that has come.
+            others = [one for one in self._workers if one.index != handed.home]
+            short = _PASSED_SECONDS if timeout is None else min(timeout, _PASSED_SECONDS)
+            self._ask_those("drain", handed.number, short, timeout=short + LAST_SECONDS, of=others)
+        limit = None if timeout is None else timeout + LAST_SECONDS
+        return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
+
+    def close_version(self, handed: Handed) -> None:
+        """Have all workers let go of it."""
+        self._forget(handed)
+        self._ask_those("close", handed.number, timeout=None)
+
+    def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
+        """Have a new worker build a version, or pass its requests on."""
+        if handed.number not in self._handed:
+            return
+        if handed.home in (None, worker.index):
+            try:
+                calls.call("build", *handed.order)
+            except RepoAgentError as error:
+                if isinstance(error, Ended) or handed.number in self._handed:
+                    raise
+                return  # It has been unloaded meanwhile, with its files.
+        elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
+            calls.call("pass_on", *handed.passed, timeout=STEP_SECONDS)
+        with self.lock:
+            shown = self._shown.get(handed.model, {})
+            if handed.number not in self._handed:  # The others have let go of it while this one built it.
+                calls.call("close", handed.number)
+            elif shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
+                calls.call("show", handed.model, entries(shown), timeout=STEP_SECONDS)
+
+    def _is_shown(self, handed: Handed) -> bool:
+        return self._shown.get(handed.model, {}).get(handed.version) == handed.number
+
+    def _forget(self, handed: Handed) -> None:
+        with self.lock:
+            self._handed.pop(handed.number, None)
+
+
+class _Watch:
+    """Waits for builds; calls ``cancel`` once when ``is_cancelled`` is true."""
+
+    def __init__(self, is_cancelled: Callable[[], bool], cancel: Callable[[], object]) -> None:
+        self._is_cancelled = is_cancelled
+        self._cancel = cancel
+        self.cancelled = False
+
+    def result(self, build: "Future[Any]") -> Any:
+        """What ``build`` gives, or raises."""
+        while True:
+            try:
+                return build.result(_TICK_SECONDS)
+            except FutureTimeoutError:
+                if not self.cancelled and self._is_cancelled():
+                    self.cancelled = True
+                    self._cancel()
+
+
+def _text(config: bytes) -> str:
+    """A configuration as a message has it."""
+    return base64.b64encode(config).decode()
+
+
+def entries(numbers: Mapping[int, int]) -> list[list[int]]:
+    """Versions and numbers as a message has them: keys of JSON are texts."""
+    return [list(pair) for pair in numbers.items()]
