@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.processes.links import Links, passing_version
+from repoagent_server.processes.links import Links
+from repoagent_server.processes.passing import passing_version
 
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
