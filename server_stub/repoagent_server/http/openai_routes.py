@@ -54,19 +54,22 @@ class Named:
     metadata: Mapping[str, Any]
 
 
-def named(core: Core, name: str) -> Named:
-    """What ``name`` means to ``core``.
+def named(core: Core, name: str, admit: Callable[[str], object] = lambda _: None) -> Named:
+    """What ``name`` means to ``core``. ``admit`` gets the model, and raises if the client may not use it.
 
     Raises:
         ModelNotFoundError: there is no such model, or adapter of one.
     """
+    model, _, adapter = name.partition(":")
     try:
-        return Named(name, "", core.model_metadata(name, ""))
+        metadata = core.model_metadata(name, "")
     except NotFoundError as error:
-        model, _, adapter = name.partition(":")
+        admit(model)
         if adapter and adapter in adapters_of(core, model):
             return Named(model, adapter, core.model_metadata(model, ""))
         raise ModelNotFoundError(f"The model '{name}' does not exist: {error.message}") from None
+    admit(name)
+    return Named(name, "", metadata)
 
 
 def adapters_of(core: Core, model: str) -> list[str]:
@@ -271,16 +274,12 @@ class OpenAiRoutes:
 
     def _named(self, document: object, request: Request) -> Named:
         """The model that the body names, once its client may use it: before anything else is read."""
-        name = Fields(document).required("model")
-        try:
-            found: Named | ModelNotFoundError = named(self._inference.core, name)
-        except ModelNotFoundError as error:
-            found = error
-        request.model = found.model if isinstance(found, Named) else name.partition(":")[0]
-        self._inference.admit(request.caller, request.model, route=route_of(request))
-        if isinstance(found, ModelNotFoundError):
-            raise found
-        return found
+
+        def admit(model: str) -> None:
+            request.model = model
+            self._inference.admit(request.caller, model, route=route_of(request))
+
+        return named(self._inference.core, Fields(document).required("model"), admit)
 
     def _requests(self, asks: Sequence[GenerationRequest], found: Named) -> list[Asked]:
         """The requests to the model. One that answers each request once has its text whole in a stream, too."""
