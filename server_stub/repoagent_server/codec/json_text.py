@@ -73,6 +73,11 @@ LATER: Final = Fragment(b"\0")
 """Stands for a value that is written already, in pieces. What is written of others never has this byte in it."""
 
 
+def dumps_text(value: object) -> str:
+    """The same as a text; bytes that are not Unicode are kept as :func:`loads` reads them."""
+    return dumps(value).decode("utf-8", "surrogateescape")
+
+
 def dumps_with_arrays(
     document: Any, holders: Sequence[dict[str, Any]], later: Sequence[Sequence[bytes]] = ()
 ) -> Sequence[bytes]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent_server.codec.json_text import Fragment
+from repoagent_server.codec.json_text import Fragment, dumps_text
 from repoagent_server.openai.choice import Choice, Delta
-from repoagent_server.openai.conversation import json_text, template_messages
+from repoagent_server.openai.conversation import template_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
@@ -113,7 +113,7 @@ def read_chat(document: object) -> ChatRequest:
     if alternatives is not None and not log_probs:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
     ask = GenerationRequest(
-        messages=json_text(template_messages(fields)),
+        messages=dumps_text(template_messages(fields)),
         template_values=_template_values(fields, tools),
         max_tokens=_max_tokens(fields),
         sampling=sampling.values,
@@ -149,4 +149,4 @@ def _template_values(fields: Fields, tools: Tools) -> str | None:
             values[name] = value
     if tools.given:
         values["tools"] = tools.given
-    return json_text(values) if values else None
+    return dumps_text(values) if values else None

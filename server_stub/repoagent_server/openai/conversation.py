@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from repoagent.nested_text import read_json
-from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.fields import Fields
 
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal"})
@@ -150,9 +150,4 @@ def _output(item: Fields) -> str:
         return "\n".join(part.required("text") for part in item.objects("output"))
     if value is None:
         raise item.wrong("output", "is required", "missing_required_parameter")
-    return json_text(value)
-
-
-def json_text(value: object) -> str:
-    """As JSON."""
-    return dumps(value).decode("utf-8", "surrogateescape")
+    return dumps_text(value)

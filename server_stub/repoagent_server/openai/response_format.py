@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import Guide
 
@@ -88,13 +88,9 @@ def _guide(fields: Fields, field: str, kind: str) -> Guide | None:
 def _choices(fields: Fields, field: str, value: Any) -> str:
     if type(value) is not list or not 0 < len(value) <= _MOST_CHOICES or any(type(item) is not str for item in value):
         raise fields.wrong(field, f"must be an array of 1 to {_MOST_CHOICES} strings")
-    return "start: " + " | ".join(_text(item) for item in value)
+    return "start: " + " | ".join(dumps_text(item) for item in value)
 
 
 def schema_guide(field: str, schema: dict[str, Any]) -> Guide:
     """JSON that follows ``schema``."""
-    return Guide(field, "json_schema", _text(schema))
-
-
-def _text(value: object) -> str:
-    return dumps(value).decode("utf-8", "surrogateescape")
+    return Guide(field, "json_schema", dumps_text(schema))

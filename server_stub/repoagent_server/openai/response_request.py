@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
-from repoagent_server.openai.conversation import STORED, item_messages, json_text
+from repoagent_server.openai.conversation import STORED, item_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import format_guide
@@ -65,8 +66,8 @@ def read_response(document: object) -> ResponseRequest:
     kwargs = fields.object("chat_template_kwargs")
     values = {**(kwargs.values if kwargs is not None else {}), **values}
     ask = GenerationRequest(
-        messages=json_text(item_messages(fields)),
-        template_values=json_text(values) if values else None,
+        messages=dumps_text(item_messages(fields)),
+        template_values=dumps_text(values) if values else None,
         max_tokens=fields.whole("max_output_tokens", 1, MOST_TOKENS),
         sampling=sampling.values,
         seed=sampling.seed,

@@ -9,7 +9,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.datatypes import BY_NAME
-from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.errors import FieldError
 from repoagent_server.openai.generation_request import GenerationRequest
 
@@ -100,7 +100,7 @@ def _put_sampling(tensors: "ModelTensors", ask: GenerationRequest) -> None:
     if tensors.has(_SAMPLING):
         if ask.seed is not None:
             values["seed"] = ask.seed
-        tensors.offer(_SAMPLING, dumps(values).decode("utf-8", "surrogateescape"))
+        tensors.offer(_SAMPLING, dumps_text(values))
         return
     if ask.seed is not None:
         tensors.offer("seed", ask.seed) or tensors.offer("random_seed", ask.seed)

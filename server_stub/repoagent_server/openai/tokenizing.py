@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError
 from repoagent.serving.requests.request import Asked, InferResponse
-from repoagent_server.codec.json_text import dumps
-from repoagent_server.openai.conversation import json_text, template_messages
+from repoagent_server.codec.json_text import dumps, dumps_text
+from repoagent_server.openai.conversation import template_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.tensors import ModelTensors
 
@@ -67,9 +67,9 @@ def read_tokenize(document: object) -> TokenRequest:
     for name in ("add_generation_prompt", "continue_final_message", "tools"):
         if (value := fields.get(name)) is not None:
             values[name] = value
-    inputs = {"messages": json_text(template_messages(fields))}
+    inputs = {"messages": dumps_text(template_messages(fields))}
     if values:
-        inputs["chat_template_kwargs"] = json_text(values)
+        inputs["chat_template_kwargs"] = dumps_text(values)
     return TokenRequest(model, "messages", inputs, wants_text=False)
 
 
