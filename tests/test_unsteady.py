@@ -46,7 +46,7 @@ def run(directory: Path, chances: int, *arguments: str) -> tuple[int, str]:
     [
         (2, "sound or chance or torn", 0, "2 passed, 3 unsteady", ["UNSTEADY test_some.py::test_torn", "chance 1"]),
         (4, "sound or chance", 1, "1 passed, 4 unsteady", ["4 tests are unsteady, 3 may be: the run fails"]),
-        (0, "broken or crash", 1, "2 failed, 1 unsteady", ["FAILED test_some.py::test_always_crashes", "a fault"]),
+        (0, "broken", 1, "1 failed", ["FAILED test_some.py::test_broken", "a fault"]),
         (31, "chance", 1, "31 failed", []),
         (1, "nothing", 5, "no tests ran", []),
     ],
@@ -58,6 +58,16 @@ def test_what_fails_beside_others_runs_once_more_alone(
     assert code == status, output
     assert output.splitlines()[-1].startswith(closing), output
     assert [text for text in printed if text not in output] == [], output
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_run(tmp_path: Path) -> None:
+    """xdist 3.8 hangs where the worker that takes its place gets a file of one test."""
+    code, output = run(tmp_path, 1, "-n", "2", "--max-worker-restart=0", "-k", "sound or crash")
+    assert code == 1, output
+    assert "died: its process ended with status 3" in output
+    assert "FAILED test_some.py::test_crash" in output
+    assert "once more" not in output
 
 
 @pytest.mark.slow

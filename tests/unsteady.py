@@ -3,13 +3,14 @@
     python -m pytest -n 2 -p tests.unsteady
 
 What passes then is UNSTEADY: it is printed with its first failure, and fails the run from the fourth on. What fails
-again has failed. Either way pytest's own last line has the numbers. A run without workers is believed at once.
+again has failed. Either way pytest's own last line has the numbers. A run without workers is believed at once, and so
+is one in which a worker died: ``make test`` starts no other, because xdist loses the place of one that starts late.
 """
 
 import subprocess
 import sys
 from collections.abc import Generator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +19,19 @@ ALLOWED: Final = 3
 MANY: Final = 30
 """More failures than these are no chance, and are believed at once."""
 
+_DIED: Final = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Print how a worker died: the run ends with what the others have begun, and says in which test it was."""
+    if error is None:
+        return
+    node.config.stash[_DIED] = True
+    terminal: pytest.TerminalReporter | None = node.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        terminal.write_line(f"\n{node.gateway.id} died: its process ended with status {node.gateway._io.wait()}")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
@@ -25,6 +39,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     result = yield
     terminal: pytest.TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None or not session.config.pluginmanager.has_plugin("dsession"):
+        return result
+    if session.config.stash.get(_DIED, False):
         return result
     reports = [one for kind in ("failed", "error") for one in terminal.stats.get(kind, ()) if hasattr(one, "when")]
     failed = {one.nodeid: one for one in reversed(reports)}

@@ -91,6 +91,18 @@ def comparable(made: Response) -> dict[str, Any]:
     return document
 
 
+def nearly(value: Any) -> Any:
+    """`value` with a tolerance for its log-probabilities: products of matrices depend on how many rows run at once."""
+    match value:
+        case dict():
+            return {key: nearly(one) for key, one in value.items()}
+        case list():
+            return [nearly(one) for one in value]
+        case float():
+            return pytest.approx(value, abs=1e-4)
+    return value
+
+
 @pytest.mark.parametrize("case", STREAMS)
 def test_streamed_is_whole(case: str, client: OpenAI) -> None:
     asked = {**STREAMS[case], "extra_body": {"seed": 7}}
@@ -106,7 +118,7 @@ def test_streamed_is_whole(case: str, client: OpenAI) -> None:
                 streamed = event.response
     assert numbers == list(range(len(numbers)))
     assert added == kinds(streamed)
-    assert comparable(streamed) == comparable(whole)
+    assert comparable(streamed) == nearly(comparable(whole))
 
 
 def test_the_clients_own_reader_of_streams_agrees(client: OpenAI) -> None:
