@@ -287,8 +287,9 @@ def test_every_signal_arrives_once(start: Start) -> None:
     child = start("--stop-timeout=250", "--", sys.executable, "-c", code)
     assert line(child) == "go"
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT):
-        child.send_signal(number)
-        assert line(child) == number.name
+        if signal.getsignal(number) != signal.SIG_IGN:  # As beneath nohup: what ignores it leaves that to its children.
+            child.send_signal(number)
+            assert line(child) == number.name
     child.send_signal(signal.SIGTERM)
     output, _ = child.communicate(timeout=60)
     assert (output, child.returncode) == ("", 0)

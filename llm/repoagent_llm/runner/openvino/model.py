@@ -12,7 +12,7 @@ from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.runner.memory import machine_bytes, sequence_length
 from repoagent_llm.runner.openvino.graph import PagedGraph
-from repoagent_llm.runner.openvino.operator import TRIED, check_openvino, openvino
+from repoagent_llm.runner.openvino.operator import TRIED, check_openvino, core, openvino
 from repoagent_llm.runner.paged import PackedResult, PackedStep, PagedRunner
 from repoagent_llm.runner.paged_folder import FolderWeights, PagedLayout, read_layout
 from repoagent_llm.runner.protocol import AdapterWeights, LoraShape, RunnerInfo
@@ -250,8 +250,7 @@ def _block_count(options: RunnerOptions, length: int) -> int:
 
 def _compile(spec: DecoderSpec, model: Any, options: RunnerOptions, computed: str, kind: str) -> Any:
     """``computed``: what products are computed in."""
-    core = openvino().ov.Core()
-    if computed == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if computed == "bf16" and "BF16" not in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UnsupportedFeatureError(
             "RunnerOptions.exact=False with weights in bf16", "this processor cannot compute in bf16"
         )
@@ -263,7 +262,7 @@ def _compile(spec: DecoderSpec, model: Any, options: RunnerOptions, computed: st
     if options.threads is not None:
         settings["INFERENCE_NUM_THREADS"] = options.threads
     try:
-        return core.compile_model(model, "CPU", settings)
+        return core().compile_model(model, "CPU", settings)
     except Exception as error:  # whatever the plugin raises
         raise UnsupportedFeatureError(
             f"{spec.place} with a cache of {kind}", f"openvino {TRIED} cannot compile it here: {error}"

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from repoagent.installing import install_hint
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
-__all__ = ["TRIED", "check_openvino", "constant", "integers", "openvino", "paged_attention", "parameter"]
-
 TRIED: Final = "2026.4.1"
 """The version that this was tried with. The operator changes with every version."""
 _FEATURE: Final = "a decoder of paged attention on this machine"
@@ -49,6 +47,16 @@ def openvino() -> Any:
     op = importlib.import_module("openvino.opset13")
     grouped = importlib.import_module("openvino.opset17").grouped_matmul
     return SimpleNamespace(ov=ov, op=op, grouped=grouped, extension=extension, transform=transform)
+
+
+@cache
+def core() -> Any:
+    """The ``Core`` of this process, which is never given back.
+
+    Its plug-in gives the thread in which it is made a stack for signals. Where another thread ends it, the first keeps
+    a pointer to memory that is gone, and the next signal that Python handles there ends the process.
+    """
+    return openvino().ov.Core()
 
 
 def constant(array: Any) -> Any:
@@ -182,7 +190,7 @@ def _try_operator(
     mixed = paged_attention(packed, caches, tables, longest, kv_heads=1, head_size=size, window=window, sinks=sinks)
     model = ov.Model([openvino().op.result(mixed)], [*packed, *caches, *tables, longest], "trial")
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
+    request = core().compile_model(model, "CPU", settings).create_infer_request()
     random = np.random.default_rng(0)
     texts = [random.normal(size=(n, 64)).astype(np.float32) for n in lengths]
     cuts = (slice(0, 32), slice(32, 48), slice(48, 64))

@@ -26,7 +26,7 @@ from repoagent_llm.builder.products import dequantize, quantize, quantize_output
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
 from repoagent_llm.runner.decoder_spec import parse_spec, read_spec
 from repoagent_llm.runner.openvino.model import OpenVinoModel, open_paged
-from repoagent_llm.runner.openvino.operator import openvino
+from repoagent_llm.runner.openvino.operator import core
 from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import Embeddings, Logits, Segment, Seq
 from repoagent_llm.types.executor_errors import CheckError, EngineError, UnsupportedFeatureError
@@ -162,7 +162,7 @@ def test_what_was_not_tried_is_refused(decoder_folder: MakeFolder) -> None:
 
 
 def test_a_processor_without_bfloat16_does_not_compute_in_it(open_runner: Open) -> None:
-    if "BF16" in openvino().ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         runner = open_runner("llama", Form.PAGED, Precision.BF16, exact=False)
         assert runner.info.kv_bytes_per_token == open_runner("llama", Form.PAGED).info.kv_bytes_per_token // 2
         return

@@ -1,5 +1,6 @@
 """Which OpenVINO is accepted, and what is refused."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -54,6 +55,25 @@ def test_the_operator_computes_what_numpy_computes() -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6)
     for other in ((), (21, None), (0, np.ones(2, np.float32))):  # each of them matters
         assert np.abs(operator._try_operator(*other)[1] - expected).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_signal_ends_no_process_whose_model_another_thread_gave_back() -> None:
+    need_openvino()
+    code = """
+import signal, threading
+from repoagent_llm.runner.openvino import operator
+ov = operator.openvino()
+number = operator.parameter("number", "f32", [1])
+models = [operator.core().compile_model(ov.ov.Model([ov.op.result(number)], [number]), "CPU")]
+giving_back = threading.Thread(target=models.clear)
+giving_back.start()
+giving_back.join()
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+    ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "handled\n"), ended.stderr
 
 
 @pytest.mark.parametrize(
