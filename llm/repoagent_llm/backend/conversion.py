@@ -78,6 +78,7 @@ class Converter:
             allotted_time_ms=_time_left(asked),
         )
         vars(made)["endings"] = endings  # attributes that only executors of this project have
+        vars(made)["new_log_probs"] = True
         if top is not None:
             vars(made)["top_log_probs"] = top
         if of_prompt is not None:

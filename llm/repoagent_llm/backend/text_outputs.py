@@ -39,36 +39,40 @@ class TextOutput:
     def __init__(self, detokenizer: Detokenizer, stop_words: StopWords) -> None:
         self._detokenizer = detokenizer
         self._stop_words = stop_words
-        self.text = ""
+        self._pieces: list[str] = []
         self.tokens = 0
         self.log_probs: list[float] = []
         self.token_ids: list[int] = []
         self.alternatives: list[list[tuple[int, float]]] = []
         """For each token the likeliest ones, if they are wanted."""
-        self._probs_seen = 0
         self.reason = FinishReason.NOT_FINISHED
+
+    @property
+    def text(self) -> str:
+        """Joined where it is wanted: each piece would copy all before it."""
+        return "".join(self._pieces)
 
     def add(self, tokens: Sequence[int], reason: FinishReason) -> None:
         """Take new tokens; the text ends here if one of its words does."""
         ended = reason is not FinishReason.NOT_FINISHED
         piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
-        self.text += piece
+        if piece:
+            self._pieces.append(piece)
         self.tokens += len(tokens)
         self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
 
     def add_log_probs(
         self, tokens: Sequence[int], log_probs: Sequence[float], alternatives: Sequence[list[tuple[int, float]]]
     ) -> None:
-        """Take what has come with new tokens. ``log_probs`` are those of all so far."""
+        """Take what has come with new tokens."""
         if alternatives:
             self.token_ids += tokens
             self.alternatives += alternatives
-        self.log_probs += log_probs[self._probs_seen :]
-        self._probs_seen = len(log_probs)
+        self.log_probs += log_probs
 
     def forget(self) -> None:
         """What there is has been sent."""
-        self.text, self.tokens, self.log_probs, self.token_ids, self.alternatives = "", 0, [], [], []
+        self._pieces, self.tokens, self.log_probs, self.token_ids, self.alternatives = [], 0, [], [], []
 
 
 class TextOutputs:

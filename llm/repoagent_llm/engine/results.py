@@ -98,8 +98,9 @@ class ResultMaker:
             avg_decoded_tokens_per_iter=sequences[0].generated / max(1, task.iterations),
         )
         if wanted.return_log_probs:
-            # All so far, also while streaming, as in TensorRT-LLM.
-            result.log_probs = [list(sequence.log_probs) for sequence in sequences]
+            # All so far, also while streaming, as in TensorRT-LLM: of a long text, that takes the square of its length.
+            firsts = starts if getattr(request, "new_log_probs", False) else [0] * len(starts)
+            result.log_probs = [sequence.log_probs[first:] for sequence, first in zip(sequences, firsts, strict=True)]
             result.cum_log_probs = [self._cumulated(sequence, beams) for sequence in sequences]
             if task.alternatives is not None and beams is None:
                 alternatives = [
@@ -109,9 +110,9 @@ class ResultMaker:
         if getattr(request, "return_cached_tokens", False):
             vars(result)["cached_tokens"] = task.blocks.tokens
         if task.prompt_alternatives is not None:
-            vars(result)["prompt_log_probs"] = list(task.prompt_log_probs)
+            vars(result)["prompt_log_probs"] = task.prompt_log_probs  # whole, and not changed any more
         if wanted.return_context_logits and task.context_logits:
-            result.context_logits = np.concatenate(task.context_logits)
+            result.context_logits = _joined(task.context_logits)
         if wanted.return_generation_logits:
             result.generation_logits = _generation_logits(task, sequences, starts)
         if wanted.return_perf_metrics:
@@ -124,6 +125,13 @@ class ResultMaker:
         if beams is None or not self._normalize:
             return sequence.cum_log_prob
         return beams.score(sequence.cum_log_prob, beams.scored_length(sequence))
+
+
+def _joined(parts: list[Any]) -> Any:
+    """One array, which all results share."""
+    if len(parts) > 1:
+        parts[:] = [np.concatenate(parts)]
+    return parts[0]
 
 
 def _generation_logits(task: Task, sequences: Sequence[TokenSequence], starts: Sequence[int]) -> Any:

@@ -1,7 +1,14 @@
-"""Words at which a text ends."""
+"""Texts as they grow, and words at which they end."""
+
+from collections.abc import Sequence
 
 import pytest
-from repoagent_llm.backend.text_outputs import StopWords
+from repoagent_llm import FinishReason
+from repoagent_llm.backend.text_outputs import StopWords, TextOutput
+from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
+
+from llm.tests.backend.tiny import byte_level
+from tests.counted_text import CountedText
 
 
 def cut(words: list[str], pieces: list[str]) -> tuple[list[str], bool]:
@@ -33,3 +40,19 @@ def test_a_text_ends_behind_the_first_word(words: list[str], pieces: list[str], 
 @pytest.mark.parametrize("words", [[], ["END"]])
 def test_without_a_word_in_it_a_text_stays_whole(words: list[str]) -> None:
     assert cut(words, ["EN", "", "x", "D"]) == (["EN", "", "x", "D"], False)
+
+
+class _Counted(Detokenizer):
+    def feed(self, tokens: Sequence[int], *, final: bool = False) -> str:
+        return CountedText(super().feed(tokens, final=final))
+
+
+def test_a_text_of_many_tokens_is_joined_once() -> None:
+    """Each token copied all before it."""
+    tokenizer = Tokenizer(byte_level())
+    (letter,) = tokenizer.encode("x")
+    output = TextOutput(_Counted(tokenizer, [], lambda: ""), StopWords([]))
+    CountedText.copied = 0
+    for _ in range(32_768):
+        output.add([letter], FinishReason.NOT_FINISHED)
+    assert (output.text, CountedText.copied) == ("x" * 32_768, 0)

@@ -1,5 +1,6 @@
 """ResultMaker: the fast way to the responses of a stream gives what the general way gives."""
 
+import numpy as np
 import pytest
 from repoagent_llm import FinishReason, Request
 from repoagent_llm.engine.logits import LogitsRules
@@ -8,7 +9,7 @@ from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.task import Task, TaskTimes
 from repoagent_llm.engine.token_sequence import TokenSequence
-from repoagent_llm.types.request import SamplingConfig
+from repoagent_llm.types.request import OutputConfig, SamplingConfig
 from repoagent_llm.types.result import Response
 
 
@@ -39,3 +40,32 @@ def test_both_ways_agree(tokens: list[int], reason: FinishReason, sent: int) -> 
         assert left == right
         states = ((task.group.sequences[0].sent, task.group.sequences[0].answered) for task in (fast, general))
         assert len(set(states)) == 1
+
+
+def test_a_backend_gets_the_log_probs_of_new_tokens_alone() -> None:
+    """All so far, with each token, are the square of a long text."""
+    task = _task()
+    task.streams_tokens, task.request.output_config = False, OutputConfig(return_log_probs=True)
+    vars(task.request)["new_log_probs"] = True
+    task.prompt_alternatives, task.prompt_log_probs = 0, [(-1.0, [])]
+    sequence, maker, found = task.group.sequences[0], ResultMaker(normalize_log_probs=True), []
+    for number in range(3):
+        sequence.tokens.append(6)
+        sequence.log_probs.append(-float(number))
+        (response,) = maker.collect(task, 5)
+        found.append(response.result.log_probs)
+        assert vars(response.result)["prompt_log_probs"] is task.prompt_log_probs
+    assert found == [[[-0.0]], [[-1.0]], [[-2.0]]]
+
+
+def test_the_logits_of_a_prompt_are_joined_once_for_all_results() -> None:
+    task = _task()
+    task.streams_tokens, task.request.output_config = False, OutputConfig(return_context_logits=True)
+    task.context_logits = [np.zeros((1, 8), np.float32), np.ones((1, 8), np.float32)]
+    maker, found = ResultMaker(normalize_log_probs=True), []
+    for _ in range(2):
+        task.group.sequences[0].tokens.append(6)
+        (response,) = maker.collect(task, 5)
+        found.append(response.result.context_logits)
+    assert found[0] is found[1]
+    assert found[0].shape == (2, 8)

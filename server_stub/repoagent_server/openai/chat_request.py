@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps_text
@@ -70,13 +70,11 @@ def _written_call(call: CallPiece) -> dict[str, Any]:
 
 def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
     """Whole calls."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, tuple[CallPiece, list[str]]] = {}
     for piece in pieces:
-        if piece.index in found:
-            found[piece.index]["function"]["arguments"] += piece.arguments
-        else:
-            found[piece.index] = {name: value for name, value in _written_call(piece).items() if name != "index"}
-    return list(found.values())
+        found.setdefault(piece.index, (piece, []))[1].append(piece.arguments)
+    whole = [_written_call(replace(first, arguments="".join(texts))) for first, texts in found.values()]
+    return [{name: value for name, value in call.items() if name != "index"} for call in whole]
 
 
 MOST_ALTERNATIVES: Final = 20

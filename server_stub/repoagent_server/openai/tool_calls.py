@@ -6,12 +6,12 @@ Three forms are known, which cover the templates of most models:
 * an object at its beginning (Llama 3),
 * an array of objects there (Mistral, Granite).
 
- An object has
-``name`` and ``arguments`` or ``parameters``. What turns out to be none of them is text.
+An object has ``name``, and ``arguments`` or ``parameters``. What turns out to be none of them is text.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from io import StringIO
 from typing import Final
 
 from repoagent.nested_text import read_json
@@ -26,16 +26,18 @@ class CallObject:
 
     def __init__(self, names: Collection[str], before: str = "") -> None:
         self._names = names
-        self.text = before
-        """All of it, for what turns out to be no call."""
+        self._before = before
         self.name: str | None = None
         self.told = False
         """Whether the name has been reported."""
         self.done = False
         self.failed = False
         """Whether it is not a call of one of the functions."""
-        self._json = ""
+        self._json = StringIO()
+        """What has been read: to add a piece to a text would copy all before it."""
         self._read = 0
+        self._solid = 0
+        """Where the last character that has been read ends which is no space."""
         self._depth = 0
         self._string = -1
         """Where the string begins in which the text ends, or -1."""
@@ -50,17 +52,32 @@ class CallObject:
         """Where the arguments begin and, if they have, end; else -1."""
         self._given = 0
 
+    @property
+    def text(self) -> str:
+        """All of it, for what turns out to be no call."""
+        return self._before + self._json.getvalue()
+
     def feed(self, text: str) -> str:
         """Take more text; what follows the object is returned."""
-        self._json += text
-        data = self._json
-        while self._read < len(data) and not (self.done or self.failed):
-            self._character(data[self._read], self._read)
+        self._json.write(text)
+        begin = self._read
+        for character in text:
+            if self.done or self.failed:
+                break
+            self._character(character, self._read)
             self._read += 1
-        rest = data[self._read :]
-        self._json = data[: self._read]
-        self.text += text[: len(text) - len(rest)]
-        return rest
+            if not character.isspace():
+                self._solid = self._read
+        self._json.seek(self._read)
+        self._json.truncate()
+        return text[self._read - begin :]
+
+    def _part(self, start: int, end: int) -> str:
+        place = self._json.tell()
+        self._json.seek(start)
+        part = self._json.read(end - start)
+        self._json.seek(place)
+        return part
 
     def take_arguments(self) -> str:
         """More of the arguments, as JSON; the beginning is what has been taken before."""
@@ -70,13 +87,13 @@ class CallObject:
                 return "{}"
             return ""
         start, end = self._span
-        if self._json[start] == '"':  # Some models write the arguments as a string of JSON.
+        if self._part(start, start + 1) == '"':  # Some models write the arguments as a string of JSON.
             if end < 0 or self._given:
                 return ""
             self._given = 1
-            return _string(self._json[start:end]) or "{}"
-        stop = self._read if end < 0 else end
-        piece = self._json[start + self._given : stop]
+            return _string(self._part(start, end)) or "{}"
+        given, stop = start + self._given, self._read if end < 0 else end
+        piece = self._part(given, stop) if given < stop else ""
         self._given += len(piece)
         return piece
 
@@ -95,7 +112,7 @@ class CallObject:
             self._key, self._last = self._last, None
             self.failed = self._key is None
         elif character == "," and self._depth == 1:
-            self._end_value(place)
+            self._end_value()
         elif character not in _SPACES:
             self._begin_value(place)
 
@@ -107,7 +124,7 @@ class CallObject:
         elif character == '"':
             start, self._string = self._string, -1
             if self._depth == 1 and self._key is None:
-                self._last = _string(self._json[start : place + 1])
+                self._last = _string(self._part(start, place + 1))
 
     def _begin_value(self, place: int) -> None:
         if self._depth == 1 and self._key is not None and self._value < 0:
@@ -117,7 +134,7 @@ class CallObject:
 
     def _close(self, place: int) -> None:
         if self._depth == 1:
-            self._end_value(place)
+            self._end_value()
         self._depth -= 1
         if self._depth == 0:
             self.done = True
@@ -125,13 +142,13 @@ class CallObject:
         if self._depth == 1 and self._value >= 0:
             self._end_arguments(place + 1)
 
-    def _end_value(self, place: int) -> None:
-        """A member of the object ends before ``place``."""
+    def _end_value(self) -> None:
+        """A member of the object has ended."""
         if self._key == "name" and self._value >= 0:
-            self.name = _string(self._json[self._value : place].rstrip())
+            self.name = _string(self._part(self._value, self._solid))
             self.failed = self.name not in self._names
         if self._key in _ARGUMENTS and self._value >= 0:
-            self._end_arguments(len(self._json[:place].rstrip()))
+            self._end_arguments(self._solid)
         self._key, self._last, self._value = None, None, -1
 
     def _end_arguments(self, place: int) -> None:

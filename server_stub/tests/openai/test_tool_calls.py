@@ -6,7 +6,11 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
+from repoagent_server.openai.chat_request import ChatForm
+from repoagent_server.openai.choice import Choice, Delta, StopWords
+from repoagent_server.openai.tool_calls import CallObject, CallPiece, ToolCalls
+
+from tests.counted_text import CountedText
 
 from .conftest import Token, user
 
@@ -80,6 +84,43 @@ def test_arguments_come_as_they_are_written() -> None:
     assert finder.feed('ments": {"a": ', final=False)[1] == [CallPiece(0, None, '{"a": ')]
     assert finder.feed("12", final=False)[1] == [CallPiece(0, None, "12")]
     assert finder.feed("3}}", final=True)[1] == [CallPiece(0, None, "3}")]
+
+
+_MANY = 32_768
+
+
+def test_a_call_of_many_pieces_is_read_once() -> None:
+    """Each piece copied all before it: 32,768 of them were some GB."""
+    found, CountedText.copied, taken = CallObject(NAMES), 0, 0
+    for piece in ('{"name": "add", "arguments": {"a": "', *["12345678"] * _MANY, '"}, "id": 3}'):
+        assert found.feed(CountedText(piece)) == ""
+        taken += len(found.take_arguments())
+    assert (found.done, found.failed, taken) == (True, False, len('{"a": ""}') + 8 * _MANY)
+    assert CountedText.copied == 0
+
+
+def test_the_arguments_of_a_whole_answer_are_joined_once() -> None:
+    pieces = [CallPiece(0, "add"), *[CallPiece(0, None, CountedText("12345678"))] * _MANY]
+    CountedText.copied = 0
+    whole = ChatForm(log_probs=False).choice(Choice(0, StopWords(())), [Delta(calls=pieces)])
+    assert whole["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "12345678" * _MANY}
+    assert CountedText.copied == 0
+
+
+def test_what_stands_between_the_members_of_a_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end of a member copied all before it."""
+    read, part = 0, CallObject._part
+
+    def counted(found: CallObject, start: int, end: int) -> str:
+        nonlocal read
+        read += end - start
+        return part(found, start, end)
+
+    monkeypatch.setattr(CallObject, "_part", counted)
+    text = '{"name": "add", ' + '"arguments": 5 , ' * 1000 + '"id": 3}'
+    found = CallObject(NAMES)
+    assert (found.feed(text), found.done, found.take_arguments()) == ("", True, "5")
+    assert read < len(text)
 
 
 # With the official client.
