@@ -69,7 +69,9 @@ class Limits:
         least=0,
     )
     tensor_bytes: int = _limit(
-        1024 * _MIB, "The largest tensor that a configuration asks for (warm-up, initial state), in bytes."
+        1024 * _MIB,
+        "The largest tensor that a configuration asks for (warm-up, initial state), and the logits that a request to a "
+        "language model does, in bytes.",
     )
     scrypt_work_factor: int = _limit(
         20, "The largest scrypt work factor of encrypted files: N takes 2^N KiB of memory; a model may ask for less."
@@ -132,6 +134,11 @@ class Limits:
     guide_bytes: int = _limit(1 << 16, "The largest guide (grammar, schema, expression) of guided decoding, in bytes.")
     guide_repetitions: int = _limit(
         10_000, "The most repetitions that a guide may count, such as the 9 in a{1,9}; for characters 16 times as many."
+    )
+    log_probs: int = _limit(
+        1 << 18,
+        "The most log-probabilities of prompts that one request to a language model may get: its tokens, times the "
+        "alternatives to each and one, times the texts.",
     )
 
     def __post_init__(self) -> None:

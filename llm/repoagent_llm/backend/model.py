@@ -192,6 +192,8 @@ class LlmModel(BackendModel):
             if number not in prompts
             for generation in self._generations(request, wanted, reply, number)
         ]
+        self._limits.check_log_probs(sum(_log_probs(one) for one in generations))
+        self._limits.check_logits(sum(_logits(one) for one in generations) * self._converter.vocab_size * 4)
         reply.expect(len(generations) + len(prompts))
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
             raise InvalidArgumentError(
@@ -255,6 +257,20 @@ class LlmModel(BackendModel):
             reasoning_open=wanted.get("return_reasoning_open", False),
             stop_words=stop_texts(wanted),
         )
+
+
+def _log_probs(made: Generation) -> int:
+    """How many of the prompt the answer has: each text comes with all of them."""
+    alternatives = vars(made.request).get("prompt_log_probs")
+    return 0 if alternatives is None else len(made.request.input_token_ids) * (alternatives + 1) * made.sequences
+
+
+def _logits(made: Generation) -> int:
+    """How many tokens the answer has logits of."""
+    wanted = made.request.output_config
+    texts = made.sequences * max(1, made.request.sampling_config.beam_width)
+    prompt = len(made.request.input_token_ids) * made.sequences if wanted.return_context_logits else 0
+    return prompt + (made.request.max_tokens * texts if wanted.return_generation_logits else 0)
 
 
 def _part(asked: Request, first: int, count: int) -> Request:

@@ -70,6 +70,14 @@ class RequestLimits:
         """``text``: sampling_parameters."""
         self._check("sampling_parameters", len(text), "characters", "word_bytes")
 
+    def check_log_probs(self, count: int) -> None:
+        """``count``: of all prompts of a request. Each takes a hundred bytes and more, several times over."""
+        self._check("the answer", count, "log-probabilities of prompts", "log_probs")
+
+    def check_logits(self, size: int) -> None:
+        """``size``: bytes of all logits that a request wants."""
+        self._check("the answer", size, "bytes of logits", "tensor_bytes")
+
     def check_guide(self, guide: str) -> None:
         """A guide can be small and yet take forever: ``a{1000000000}``."""
         name = "guided_decoding_guide"

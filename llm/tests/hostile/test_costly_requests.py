@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_llm import Executor
 from repoagent_llm.backend.model import _THREADS
 from repoagent_llm.engine.guide import Guide
 from repoagent_llm.guidance.llguidance_backend import LlguidanceFactory
@@ -118,6 +119,39 @@ def test_words_of_a_megabyte_are_refused(new_asker: NewAsker) -> None:
 
 def test_half_a_character_is_refused_by_name(new_asker: NewAsker) -> None:
     refused(new_asker().ask("hello", sampling_parameters='{"stop": ["\\ud800"]}'), "stop_words has a character that is")
+
+
+@pytest.mark.parametrize(("texts", "stream"), [(1, False), (1, True), (128, True)])
+def test_log_probs_of_a_long_prompt_are_refused_before_any_is_made(
+    new_asker: NewAsker, monkeypatch: pytest.MonkeyPatch, texts: int, stream: bool
+) -> None:
+    """Each of 13,000 tokens, and 20 others in its place, once for each text."""
+    asker = new_asker(max_tokens_in_paged_kv_cache=60_000)
+    monkeypatch.setattr(Executor, "enqueue_requests", lambda *_: pytest.fail("it was computed"))
+    prompt = "x" * (13_000 if texts == 1 else 200)
+    wishes: dict[str, Any] = {"prompt_log_probs": 20, "stream": stream, "num_return_sequences": texts, "top_p": 0.9}
+    count = len(prompt) * 21 * texts
+    refused(
+        asker.ask(prompt, max_tokens=1, **wishes),
+        f"the answer has {count} log-probabilities of prompts, more than 262144; --limit-log-probs of the server",
+    )
+    refused(asker.ask(prompt, max_tokens=0, **wishes), "--limit-log-probs of the server")
+
+
+def test_as_many_log_probs_as_the_limit_are_made(new_asker: NewAsker) -> None:
+    asker = new_asker(limits=Limits(log_probs=12))
+    assert len(asker.ask("xxxxxx", max_tokens=0, prompt_log_probs=1).one().outputs["prompt_token_log_probs"].array) == 6
+    refused(asker.ask("xxxxxxx", max_tokens=0, prompt_log_probs=1), "the answer has 14 log-probabilities of prompts")
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "tokens"), [("return_context_logits", 19_000, 1), ("return_generation_logits", 5, 19_000)]
+)
+def test_logits_of_a_gigabyte_are_refused(new_asker: NewAsker, name: str, prompt: int, tokens: int) -> None:
+    asker = new_asker(limits=Limits(tensor_bytes=16 << 20))
+    wanted: dict[str, Any] = {name: True}
+    refused(asker.ask("x" * prompt, max_tokens=tokens, **wanted), "bytes of logits, more than 16777216")
+    asker.ask("hello", max_tokens=2, **wanted).one()
 
 
 HUGE = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -71,3 +72,16 @@ def test_the_field_of_another_server_is_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as raised:
         client.completions.create(model="sums", prompt=PROMPT, extra_body={"prompt_logprobs": 1})
     assert raised.value.param == "prompt_logprobs"
+
+
+def test_more_than_the_limit_are_refused_in_openai_form(client: OpenAI, http: httpx.Client) -> None:
+    """The limit is that of the model's texts together, also for ``echo`` of tokens."""
+    asked: Any = {"model": "narrow", "prompt": [5] * 20_000, "echo": True, "logprobs": 20, "max_tokens": 0}
+    response = http.post("/v1/completions", json=asked)
+    assert response.status_code == 400
+    assert (
+        "420000 log-probabilities of prompts, more than 262144; --limit-log-probs"
+        in response.json()["error"]["message"]
+    )
+    with pytest.raises(BadRequestError, match="--limit-log-probs"):
+        client.completions.create(**asked, stream=True)
