@@ -8,8 +8,8 @@ agents take turns, so that a slow moment of the machine hits all of them; the me
 cost is the slope: what five agents take longer than none, divided by five.
 
 Then a model of ``--mib`` passes verify, decrypt and checksum, in turns with a copy made first and with one read that
-verify and decrypt share: bytes read and written per byte of the model, by the kernel's counters of this process and by
-the load report, and the seconds of the load.
+verify and decrypt share, without and with a receipt: bytes read and written per byte of the model, by the kernel's
+counters of this process and by the load report, and the seconds of the load.
 """
 
 import hashlib
@@ -22,10 +22,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from measures import in_turns, options_of
+from repoagent_attest.attestor import DsseAttestor
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.agent import DecryptAgent
@@ -33,6 +35,9 @@ from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 
 from repoagent.api import Agent
+from repoagent.api.attesting import AttestorOptions
+from repoagent.loader.attesting import Attesting, AttestSettings
+from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.loader import Loader
 from repoagent.storage import Cache, ModelSource, WorkspaceRoot, open_source
 from repoagent.testing import AgentHarness, FakeKeys
@@ -125,21 +130,34 @@ def protected(scratch: Path, mib: int) -> None:
     keys.put("identity", identity.export().encode())
     print(f"\nverify, decrypt, checksum of {mib} MiB, per byte of the model")
     print(f"{'read':>6}  {'of these in the report':>22}  {'written':>7}  {'seconds':>7}")
-    with AgentHarness(scratch / "harness", keys=keys) as harness:
-        for turn in range(6):
-            DecryptAgent.reads_once = bool(turn % 2)
+    kinds = {"a copy first": (False, None), "one read": (True, None), "one read, a receipt": (True, receipts())}
+    for turn in range(9):
+        how = list(kinds)[turn % 3]
+        DecryptAgent.reads_once, attesting = kinds[how]
+        with (
+            patch("repoagent.testing.harness.Loader", partial(Loader, attesting=attesting)),
+            AgentHarness(scratch / "harness", keys=keys) as harness,
+        ):
             before, started = io_bytes(), time.perf_counter()
             chain = harness.load(model)
+            chain.attest([1])
             seconds, after = time.perf_counter() - started, io_bytes()
             chain.complete()
             reported = sum(action.bytes_read for entry in chain.report.entries for action in entry.actions)
             read, reported_read, written = (
                 count / len(plain) for count in (after[0] - before[0], reported, after[1] - before[1])
             )
-            how = "one read" if DecryptAgent.reads_once else "a copy first"
             print(f"{read:6.2f}  {reported_read:22.2f}  {written:7.2f}  {seconds:7.2f}  {how}")
             chain.unload()
             chain.unload_complete()
+
+
+def receipts() -> Attesting:
+    """Signs with a new key, with digests of the plaintext, and writes no file."""
+    form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(serialization.Encoding.PEM, form, none)
+    attestor = DsseAttestor(AttestorOptions(key=key, verifier="urn:benchmark"))
+    return Attesting(attestor, AttestSettings(key="", plaintext=True), AgentRegistry(None), lambda _model: {})
 
 
 def io_bytes() -> tuple[int, int]:

@@ -286,7 +286,10 @@ class AgentModel(Protocol):
 
     @property
     def digests_wanted(self) -> bool:
-        """Whether some may ask for digests of what this agent writes: another agent follows."""
+        """Whether some may ask for digests of what this agent writes: another agent follows, or a receipt.
+
+        Ask after :meth:`acquire_location`: receipts may not state digests of what is confidential.
+        """
 
     @property
     def read_digests_wanted(self) -> Sequence[str]:

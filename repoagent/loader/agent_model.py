@@ -213,7 +213,8 @@ class EntryModel:
         if self.judges is not None:
             if self.judges.begun:
                 raise InvalidArgumentError("isolate: another agent has read the files already")
-            self.judges.given_up, self.judges = True, None
+            self.judges.give_up()
+            self.judges = None
         self._load.isolate(hashed=True, agent=self._agent)
         self._source = self._load.place.source
         return self.localize()

@@ -1,20 +1,31 @@
 """Receipts of loads: what they state beside the report, and the plug-in that signs them."""
 
 import hashlib
+import logging
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repoagent.api.attesting import Attestation, AttestedLoad, Attestor, AttestorOptions
+from repoagent.beneath import walk_beneath
 from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.plugins import PluginManager
+from repoagent.loader.report import LoadReport
+from repoagent.public_text import public_values
 from repoagent.storage.workspaces.private import check_parents
+
+if TYPE_CHECKING:
+    from repoagent.loader.load_context import LoadContext
+    from repoagent.loader.shared_read import SharedRead
+
+logger = logging.getLogger("repoagent.loader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +103,104 @@ def open_attesting(
     make = getattr(import_module(module), attribute)
     attestor = make(AttestorOptions(key=key, directory=settings.directory, verifier=settings.verifier))
     return Attesting(attestor, settings, agents, rule)
+
+
+class LoadReceipt:
+    """The receipt of one load, once it is made: what came, what is served. Used by one thread at a time."""
+
+    def __init__(self, load: "LoadContext") -> None:
+        self._load = load
+        self._attesting = load.services.attesting
+        # What comes as plaintext of an earlier load is confidential from the start.
+        self._states_source = self._attesting is not None and self._may_tell
+        self._looked = self._missed = False
+        self._came: Mapping[str, str] | None = None
+        self._left: Mapping[str, str] | None = None
+        self.confidential_from: int | None = None
+        """The entry from which on agents may report on plaintext."""
+        self.made: Attestation | None = None
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """What it needs to be known of every file of the model that comes."""
+        return ("sha256",) if self._states_source else ()
+
+    @property
+    def lacks_source(self) -> bool:
+        """Whether agents worked on what came before it could be stated."""
+        return self._missed
+
+    def look_at_source(self) -> None:
+        """Before the first agent sees the files: what it is given is a copy, and what came is stated by that."""
+        if self._attesting is None or self._looked:
+            return
+        self._load.isolate(hashed=True)
+        if self._states_source:
+            self._came = tree_digests(self._load)
+        self._looked, self._missed = True, False
+
+    def source_was_read(self, read: "SharedRead") -> None:
+        """Without a copy: what came are the bytes that an agent took, by what it stated of them."""
+        if self._states_source and not self._looked:
+            self._came = read.read_files()
+            self._looked, self._missed = self._came is not None, self._came is None
+
+    def look_at_result(self) -> None:
+        """After the last agent: the files are where no one changes them, and are hashed now.
+
+        So what is served is what is stated, even if the model has code that changes its own files when it is loaded.
+        """
+        if self._attesting is not None:
+            self._load.isolate(hashed=True)
+            self._left = tree_digests(self._load) if self._may_tell else None
+
+    def make(self, report: LoadReport, *, passed: bool) -> bool:
+        """Sign what the load came to, once; whether that was done now.
+
+        Raises:
+            UnavailableError: it cannot be done, and a model without a receipt must not serve.
+        """
+        attesting = self._attesting
+        if attesting is None or self.made is not None:
+            return False
+        try:
+            self.made = attesting.attest(self._attested(report, passed, attesting.settings))
+        except RepoAgentError as error:
+            if passed and attesting.settings.required:
+                raise
+            logger.error("model '%s': %s", self._load.name, error)
+        return self.made is not None
+
+    def _attested(self, report: LoadReport, passed: bool, settings: AttestSettings) -> AttestedLoad:
+        if self._came is None:
+            raise UnavailableError(
+                "no receipt can be made: the model came as plaintext of a confidential load, or was not read "
+                "(--attest-plaintext allows digests of plaintext)"
+            )
+        trees = {"model": self._came}
+        # Moved or not: an agent may have written to the copy that it was given.
+        if passed and self._left is not None and (self._left != self._came or self._load.moved):
+            trees["served"] = self._left
+        hidden = None if settings.plaintext else self.confidential_from
+        # A client may ask for it: as in its report, no private place and no store of the operator is named.
+        public = LoadReport.from_dict(public_values(report.to_dict()))
+        return AttestedLoad(report=public, passed=passed, trees=trees, confidential_from=hidden)
+
+    @property
+    def _may_tell(self) -> bool:
+        return not self._load.confidential or (self._attesting is not None and self._attesting.settings.plaintext)
+
+
+def tree_digests(load: "LoadContext") -> dict[str, str]:
+    """SHA-256 of every file where ``load`` is, which is on this machine; read are those not known already.
+
+    Raises:
+        RepoAgentError, OSError: a file cannot be read.
+    """
+    root = Path(load.place.source.root)
+    names = [path for path, mode, _ in walk_beneath(root, follow=True) if stat.S_ISREG(mode)]
+    found, _ = load.digests.digests(root, dict.fromkeys(names, ("sha256",)), follow=True)
+    return {path: digests["sha256"] for path, digests in found.items()}
 
 
 def _record(info: AgentInfo) -> str:

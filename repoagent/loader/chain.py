@@ -1,7 +1,6 @@
 """The chain: who is called when. The whole of docs/reference/agents-api.md's order of calls is in this file."""
 
 import logging
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,21 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from repoagent.api.actions import Action
-from repoagent.api.attesting import Attestation, AttestedLoad
+from repoagent.api.attesting import Attestation
 from repoagent.api.hooks import LoadEvent
-from repoagent.beneath import walk_beneath
 from repoagent.config import ModelConfig, check
-from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
-from repoagent.loader.attesting import Attesting
+from repoagent.loader.attesting import LoadReceipt, tree_digests
 from repoagent.loader.chain_entry import ChainEntry, open_entry
 from repoagent.loader.chain_states import Lifecycle, State
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
 from repoagent.loader.shared_read import SharedRead
-from repoagent.public_text import public_values
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
 
@@ -55,16 +52,17 @@ class LoadedChain:
         self._settled = False
         self._plaintext_may_go = False
         self._unload_started = 0.0
-        self._came: dict[str, str] | None = None
-        self._left: dict[str, str] | None = None
-        self._confidential_from: int | None = None
-        self.attestation: Attestation | None = None
-        """The receipt of the load, where one was made."""
+        self._receipt = LoadReceipt(load)
 
     @property
     def name(self) -> str:
         """The name of the model."""
         return self._load.name
+
+    @property
+    def attestation(self) -> Attestation | None:
+        """The receipt of the load, where one was made."""
+        return self._receipt.made
 
     @property
     def config(self) -> ModelConfig | None:
@@ -105,10 +103,7 @@ class LoadedChain:
         Raises:
             RepoAgentError, OSError: a file cannot be read.
         """
-        root = Path(self.source.root)
-        names = [path for path, mode, _ in walk_beneath(root, follow=True) if stat.S_ISREG(mode)]
-        found, _ = self._load.digests.digests(root, dict.fromkeys(names, ("sha256",)), follow=True)
-        return {path: digests["sha256"] for path, digests in found.items()}
+        return tree_digests(self._load)
 
     @property
     def report(self) -> LoadReport:
@@ -132,11 +127,19 @@ class LoadedChain:
             RepoAgentError: the load must not go on; call :meth:`fail`.
         """
         with self._lock:
-            self._look_at_source()
-            index = 0
-            while index < len(plan):
-                self._load.check_cancelled()
-                index += self._enter_both(index, plan) or self._enter(index, plan)
+            attesting = self._load.services.attesting
+            if attesting is not None:
+                self._report.note(policy=dict(attesting.rule(self.name)))
+            try:
+                self._run(plan, share=True)
+            except CancelledError:
+                raise
+            except RepoAgentError as refusal:
+                if not self._receipt.lacks_source:
+                    raise
+                # No copy was made, and it was refused before all of it was read: a receipt states what was refused.
+                self._begin_again(refusal)
+                self._run(plan, share=False)
             self._load.check_cancelled()
             self._settle()
 
@@ -246,51 +249,35 @@ class LoadedChain:
             if self._life.state is State.UNLOAD:
                 self.unload_complete()
 
-    def _look_at_source(self) -> None:
-        """Where a receipt is made: what it states of the model as it came is what the agents are given."""
-        attesting = self._load.services.attesting
-        if attesting is not None:
-            self._report.note(policy=dict(attesting.rule(self.name)))
-            self._load.isolate(hashed=True)
-            self._came = self._told_digests(attesting)
+    def _run(self, plan: Sequence[PlannedAgent], *, share: bool) -> None:
+        index = 0
+        while index < len(plan):
+            self._load.check_cancelled()
+            index += (share and self._enter_both(index, plan)) or self._enter(index, plan)
+        self._receipt.look_at_source()  # where there were no agents
 
-    def _told_digests(self, attesting: Attesting) -> dict[str, str] | None:
-        told = not self._load.confidential or attesting.settings.plaintext
-        return self.digests() if told else None
+    def _begin_again(self, refusal: RepoAgentError) -> None:
+        """The agents hear that this load is over, and what they made goes; then they are called for a copy."""
+        self._walk(Action.LOAD_FAIL, reversed(self._entries))
+        for entry in self._entries:
+            entry.close()
+        self._entries.clear()
+        self._load.directories.remove_others(Path(self.source.root))
+        try:
+            self._receipt.look_at_source()
+        except CancelledError:
+            raise
+        except (OSError, RepoAgentError) as error:
+            raise refusal from error
+        self._report.drop_entries()
 
     def _make_receipt(self, *, passed: bool) -> None:
-        """Sign what the load came to, once.
-
-        Raises:
-            UnavailableError: that cannot be done, and a model without a receipt must not serve.
-        """
-        attesting = self._load.services.attesting
-        if attesting is None or self.attestation is not None:
-            return
-        try:
-            if self._came is None:
-                raise UnavailableError(
-                    "no receipt can be made: the model came as plaintext of a confidential load, or was not read "
-                    "(--attest-plaintext allows digests of plaintext)"
-                )
-            trees = {"model": self._came}
-            # Moved or not: an agent may have written to the copy that it was given.
-            if passed and self._left is not None and (self._left != self._came or self._load.moved):
-                trees["served"] = self._left
-            hidden = None if attesting.settings.plaintext else self._confidential_from
-            # A client may ask for it: as in its report, no private place and no store of the operator is named.
-            report = LoadReport.from_dict(public_values(self.report.to_dict()))
-            load = AttestedLoad(report=report, passed=passed, trees=trees, confidential_from=hidden)
-            self.attestation = attesting.attest(load)
-        except RepoAgentError as error:
-            if passed and attesting.settings.required:
-                raise
-            logger.error("model '%s': %s", self.name, error)
-        else:
+        if self._receipt.make(self.report, passed=passed) and self.attestation is not None:
             self._report.note(attestation=f"sha256:{self.attestation.digest}")
 
     def _enter(self, index: int, plan: Sequence[PlannedAgent]) -> int:
         planned = plan[index]
+        self._receipt.look_at_source()
         try:
             self._load_entry(index, plan)
         except RepoAgentError as error:
@@ -306,16 +293,26 @@ class LoadedChain:
         readers: list[ChainEntry] = []
         try:
             shared = SharedRead(
-                Path(self.source.root), lambda: readers.append(self._load_entry(index + 1, plan, reads=shared))
+                Path(self.source.root),
+                lambda: readers.append(self._load_entry(index + 1, plan, reads=shared)),
+                self._receipt.look_at_source,
+                self._receipt.algorithms,
             )
         except (OSError, RepoAgentError):
             return 0  # The snapshot raises the reason.
         config = self._load.place.config_text
-        self._load_entry(index, plan, judges=shared)
+        try:
+            self._load_entry(index, plan, judges=shared)
+        finally:
+            self._receipt.source_was_read(shared)
         if shared.given_up:
             return 1
         shared.finish(plan[index].name)
+        if self._receipt.lacks_source:
+            raise UnavailableError(f"agent '{plan[index + 1].name}' did not state what it read of each file")
         readers[0].hand_on()
+        if not self._load.private:
+            raise InternalError(f"agent '{plan[index + 1].name}' read the model, and made no location of its own of it")
         self._load.check_config(config)
         return 2
 
@@ -344,7 +341,7 @@ class LoadedChain:
         code = attesting.code(planned.name) if attesting is not None else None
         recorder = self._report.entry(planned.name, planned.origin, code)
         shared = judges is not None or reads is not None
-        self._load.digests_wanted = index + 1 < len(plan)
+        self._load.agents_follow = index + 1 < len(plan)
         entry = open_entry(index, planned, self._pool, self._load, recorder, shared=shared)
         entry.share(judges=judges, reads=reads)
         self._entries.append(entry)
@@ -361,20 +358,13 @@ class LoadedChain:
                 entry.tell(Action.LOAD_FAIL)
             raise
         finally:
-            if self._load.confidential and self._confidential_from is None:
-                self._confidential_from = index
+            if self._load.confidential and self._receipt.confidential_from is None:
+                self._receipt.confidential_from = index
         return entry
 
     def _settle(self) -> None:
-        """After the last agent: the configuration is final, and the files are where they are.
-
-        Where a receipt is made, that is a place of this program's own, and it is hashed now: what is served is what is
-        stated, even if the model has code that changes its own files when it is loaded.
-        """
-        attesting = self._load.services.attesting
-        if attesting is not None:
-            self._load.isolate(hashed=True)
-            self._left = self._told_digests(attesting)
+        """After the last agent: the configuration is final, and the files are where they are."""
+        self._receipt.look_at_result()
         if self._load.moved and self._load.config is not None:
             check(self._load.config, model_name=self.name, source=self._load.config_file)
         self._files = _open_files(self._load)

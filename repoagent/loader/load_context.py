@@ -121,7 +121,8 @@ class LoadContext:
         self.moved = False
         self.digests = KeptDigests(self.holds)
         """Those of files in private directories."""
-        self.digests_wanted = False
+        self.agents_follow = False
+        """Whether another agent comes after the one that works now."""
         self._overridden = overridden
         self._cancelled = cancelled
         self._on_progress = on_progress
@@ -135,6 +136,13 @@ class LoadContext:
         if "source" in evidence:
             self._origin = {name: evidence[name] for name in ("source", "revision") if name in evidence}
         return {**self._origin, **evidence}
+
+    @property
+    def digests_wanted(self) -> bool:
+        """Whether another agent, or a receipt, may ask for digests of what the agent that works now writes."""
+        attesting = self.services.attesting
+        stated = attesting is not None and (attesting.settings.plaintext or not self.confidential)
+        return self.agents_follow or stated
 
     @property
     def cancelled(self) -> bool:

@@ -107,6 +107,10 @@ class ReportBuilder:
         self._entries.append(recorder)
         return recorder
 
+    def drop_entries(self) -> None:
+        """Forget the entries: the load begins again."""
+        self._entries.clear()
+
     def end(self, outcome: str, error: str | None = None) -> None:
         """Set the outcome. The first end of a load, good or bad, stops the clock."""
         self._outcome = outcome

@@ -7,10 +7,11 @@ it takes. The guard is given these digests, and what the second one made is hand
 No directory may change meanwhile, so the files that were read are those that the guard listed.
 """
 
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from repoagent.beneath import Watched
+from repoagent.beneath import Watched, walk_beneath
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 
 
@@ -20,21 +21,26 @@ class SharedRead:
     Args:
         root: The model, in a directory that others can change.
         read: Lets the second agent do its work, up to handing it on.
+        isolated: Called when the guard wants a private copy instead.
+        always: What the second agent should compute of each file, whatever the guard asks for.
 
     Raises:
         UnsafePathError: there is a link or a special file in ``root``.
     """
 
-    def __init__(self, root: Path, read: Callable[[], object]) -> None:
+    def __init__(
+        self, root: Path, read: Callable[[], object], isolated: Callable[[], object], always: Sequence[str] = ()
+    ) -> None:
         self._root = root
         self._watched = Watched(root, follow=False)
         self._read = read
+        self._isolated = isolated
         self._found: dict[str, Mapping[str, str]] = {}
         self._error: RepoAgentError | None = None
         self.begun = False
         self.given_up = False
         """Whether the guard wants a private copy instead."""
-        self.algorithms: tuple[str, ...] = ()
+        self.algorithms: tuple[str, ...] = tuple(always)
         """What the second agent should compute of each file."""
 
     def keep(self, path: str, digests: Mapping[str, str]) -> None:
@@ -48,7 +54,8 @@ class SharedRead:
         """
         if not self.begun:
             self.begun = True
-            self.algorithms = tuple(dict.fromkeys(name for names in files.values() for name in names))
+            asked = [name for names in files.values() for name in names]
+            self.algorithms = tuple(dict.fromkeys([*self.algorithms, *asked]))
             try:
                 self._read()
             except CancelledError:
@@ -62,6 +69,20 @@ class SharedRead:
             return {path: {name: self._found[path][name] for name in names} for path, names in files.items()}
         except KeyError as error:
             raise UnavailableError(f"{error} was not read with the other files of the model; load it again") from None
+
+    def give_up(self) -> None:
+        """The guard wants a private copy: nothing is shared."""
+        self.given_up = True
+        self._isolated()
+
+    def read_files(self) -> dict[str, str] | None:
+        """SHA-256 of every file of the model as it was read; None if not all were, or there may be others by now."""
+        try:
+            names = [path for path, mode, _ in walk_beneath(self._root, follow=False) if stat.S_ISREG(mode)]
+            self._watched.check()
+            return {name: self._found[name]["sha256"] for name in names}
+        except (KeyError, OSError, RepoAgentError):
+            return None
 
     def finish(self, guard: str) -> None:
         """The guard has accepted.

@@ -35,8 +35,9 @@ class Reader(Agent):
     api_version = 1
     reads_once = True
 
-    def __init__(self, *, states: bool = True) -> None:
+    def __init__(self, *, states: bool = True, moves: bool = True) -> None:
         self.states = states
+        self.moves = moves
         self.seen: list[Path] = []
 
     def load(self, model: AgentModel) -> None:
@@ -47,7 +48,8 @@ class Reader(Agent):
         if self.states:
             digests = {name: hashlib.new(name, data).hexdigest() for name in model.read_digests_wanted}
             model.keep_read_digests(NAME, digests)
-        model.update_location(target)
+        if self.moves:
+            model.update_location(target)
 
 
 def run(tmp_path: Path, guard: Agent, reader: Agent) -> Outcome:
@@ -86,6 +88,12 @@ def test_a_guard_that_asked_for_nothing_has_judged_nothing(tmp_path: Path) -> No
 def test_a_file_whose_reading_was_not_stated_is_refused(tmp_path: Path) -> None:
     outcome = run(tmp_path, Guard("digests"), Reader(states=False))
     assert "was not read with the other files" in str(outcome.error)
+
+
+def test_what_was_judged_may_not_stay_where_others_write(tmp_path: Path) -> None:
+    outcome = run(tmp_path, Guard("digests"), Reader(moves=False))
+    assert isinstance(outcome.error, InternalError)
+    assert "made no location of its own" in str(outcome.error)
 
 
 @pytest.mark.parametrize("promise", ["guard", "judges_digests", "reads_once"])

@@ -15,6 +15,7 @@ from repoagent.api import (
     InvalidArgumentError,
     NotFoundError,
     Parameters,
+    new_hasher,
     read_beneath,
     read_key,
 )
@@ -193,14 +194,15 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust, *, is
     coverage = Coverage(options.signature, options.unsigned, strict, options.anything)
     part = "" if options.directory == "." else root.name
     try:
+        bundle = _read_signature(root, options.signature)
         verified = verify(
             root,
-            _read_signature(root, options.signature),
+            bundle,
             trust,
             coverage,
             cancelled=lambda: model.cancelled,
             progress=lambda done, total: model.progress(done, total),
-            whole=partial(_digests, model, root),
+            whole=partial(_digests, model, root, options.signature, bundle),
             before_ranges=None if isolated else _refuse_ranges,
         )
     except VerificationError as error:
@@ -211,10 +213,24 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust, *, is
 
 
 def _digests(
-    model: AgentModel, root: Path, files: Mapping[str, Sequence[str]], *, follow: bool
+    model: AgentModel,
+    root: Path,
+    signature: str,
+    bundle: bytes,
+    files: Mapping[str, Sequence[str]],
+    *,
+    follow: bool,
 ) -> Mapping[str, Mapping[str, str]]:
+    """Those of ``files``, and a look at the ``signature``: a receipt names it as it was read with them."""
     below = root.relative_to(model.localize())
-    found = model.digests({(below / path).as_posix(): names for path, names in files.items()}, follow=follow)
+    algorithms = next(iter(files.values()), ("sha256",))
+    asked = {signature: algorithms, **files}
+    found = model.digests({(below / path).as_posix(): names for path, names in asked.items()}, follow=follow)
+    for name, digest in found[(below / signature).as_posix()].items():
+        hasher = new_hasher(name)
+        hasher.update(bundle)
+        if hasher.hexdigest() != digest:
+            raise VerificationError(f"{signature} changed while the model was verified; load it again")
     return {path: found[(below / path).as_posix()] for path in files}
 
 
