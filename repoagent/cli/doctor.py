@@ -162,6 +162,18 @@ def _jail() -> Iterator[Finding]:
     yield Finding("jail for foreign code", found, "models that are code (pickles) are not converted" if problem else "")
 
 
+def _workers() -> Iterator[Finding]:
+    from repoagent.beneath import jail
+
+    version = jail.landlock_version()
+    ways = "memory, environment and signals" if version >= 6 else "memory and environment"
+    apart = f"Landlock {version} keeps them from the keeper's {ways}" if version else "no Landlock"
+    root = os.geteuid() == 0
+    user = "--worker-user can give them a user" if root else f"they are of user {os.geteuid()}, as the keeper is"
+    remedy = "" if version else "--worker-user keeps them from it" if root else "start as root, with --worker-user"
+    yield Finding("workers of --processes", f"{apart}; {user}", remedy)
+
+
 Check = Callable[[], Iterator[Finding]]
 _CHECKS: Final[tuple[Check, ...]] = (
     _versions,
@@ -172,6 +184,7 @@ _CHECKS: Final[tuple[Check, ...]] = (
     _swap,
     _limits,
     _jail,
+    _workers,
 )
 
 

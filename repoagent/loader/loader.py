@@ -233,6 +233,12 @@ class Loader:
         """Descriptors: no start of a loader removes private directories while a process that inherited them lives."""
         return self._workspace_root.locks
 
+    @property
+    def private_directories(self) -> tuple[Path, ...]:
+        """The workspaces on the disk and in memory, and the cache."""
+        cache = self._services.cache
+        return (*self._workspace_root.roots, *((cache.path.resolve(),) if cache is not None else ()))
+
     def agents_in_use(self) -> dict[str, int]:
         """Name of every agent that is alive -> how many chain entries share it."""
         return self._pool.in_use()

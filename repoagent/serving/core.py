@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repoagent.audit import Actor, acting_as
@@ -165,6 +166,11 @@ class ServingCore:
     def workspace_fault(self) -> str | None:
         """Why no load can have a private directory on the disk now; None if it can."""
         return self._context.loader.workspace_fault
+
+    @property
+    def private_directories(self) -> tuple[Path, ...]:
+        """Where this process keeps files that no other user may read."""
+        return self._context.loader.private_directories
 
     # -- models --------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,23 @@ def test_a_kernel_without_a_jail_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> No
     assert _found(monkeypatch)["jail for foreign code"]["found"] == "Landlock 7 and filters of system calls"
 
 
+def test_what_keeps_workers_from_the_keeper_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(version: int, user: int) -> tuple[str, str]:
+        monkeypatch.setattr(jail, "landlock_version", lambda: version)
+        monkeypatch.setattr("os.geteuid", lambda: user)
+        one = _found(monkeypatch)["workers of --processes"]
+        return one["found"], one["remedy"]
+
+    text, remedy = found(7, 0)
+    assert "Landlock 7" in text
+    assert "signals" in text
+    assert "--worker-user" in text
+    assert not remedy
+    assert "signals" not in found(3, 7)[0]
+    assert found(0, 0)[1] == "--worker-user keeps them from it"
+    assert found(0, 7)[1] == "start as root, with --worker-user"
+
+
 def test_swap_and_a_small_tmpfs_are_gaps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "swaps").write_text("Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n")
     monkeypatch.setattr(doctor, "_PROC", tmp_path)

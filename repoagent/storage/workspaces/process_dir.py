@@ -159,7 +159,7 @@ class ProcessRoot:
 
     def __init__(self, root: Path, *, wipe: bool, free: Callable[[Path], int | None]) -> None:
         self.wipe = wipe
-        self._root = root
+        self.root: Final = root
         self._free = free
         self._lock = threading.Lock()
         self._opened: tuple[ProcessDirectory, DiskSpace] | None = None
@@ -194,10 +194,10 @@ class ProcessRoot:
 
     def _made(self) -> tuple[ProcessDirectory, DiskSpace]:
         try:
-            private_root(self._root, purpose="confidential workspace" if self.wipe else "workspace")
+            private_root(self.root, purpose="confidential workspace" if self.wipe else "workspace")
         except OSError as error:  # it went again in this moment
-            raise UnavailableError(f"cannot create the directory {self._root}: {error.strerror}") from error
-        directory = ProcessDirectory(self._root, wipe=self.wipe)
+            raise UnavailableError(f"cannot create the directory {self.root}: {error.strerror}") from error
+        directory = ProcessDirectory(self.root, wipe=self.wipe)
         return directory, DiskSpace(directory.path, free=self._free)
 
     def _made_again(self, lost: ProcessDirectory) -> tuple[ProcessDirectory, DiskSpace]:

@@ -129,6 +129,11 @@ class WorkspaceRoot:
             return None
 
     @property
+    def roots(self) -> tuple[Path, Path]:
+        """Where the workspaces of all processes of this user are: on the disk, and in memory."""
+        return self._disk.root, self._memory.root
+
+    @property
     def locks(self) -> list[int]:
         """Descriptors: the next start removes nothing of this process while one that inherited them lives."""
         return [*self._disk.locks, *self._memory.locks]

@@ -142,6 +142,7 @@ class FleetBuilder(ModelBuilder):
     ) -> ServedModel:
         assert self.fleet is not None
         text = config.SerializeToString(deterministic=True)
+        self.fleet.hand_over(root)
         home = self._home(name, config)
         build = partial(self.fleet.build, name, version, text, root, fleeting=fleeting, cancelled=cancelled)
         handed, answer = build(home=home)

@@ -3,17 +3,20 @@
 import base64
 import logging
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS
+from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed, Versions, entries
 from repoagent_server.processes.worker_process import Listeners, WorkerProcess
 
@@ -31,8 +34,10 @@ class Fleet(Versions):
 
     ``answers`` has what a worker may call, whose number is a function: another one once the worker leaves.
 
-    ``on_missing`` gets a version that a worker could not build again, ``replay`` a new worker before it serves. Methods
-    may be called from any thread.
+    ``user`` is whose they are. ``on_missing`` gets a version that a worker could not build again, ``replay`` a new
+    worker before it serves.
+
+    Methods may be called from any thread.
     """
 
     def __init__(
@@ -46,14 +51,18 @@ class Fleet(Versions):
         on_missing: Callable[[Handed, str], None],
         deadliest: int,
         replay: Callable[[Calls], None] = lambda _: None,
+        user: WorkerUser | None = None,
     ) -> None:
-        self._make_worker = partial(WorkerProcess, program=program, listeners=listeners)
+        self._make_worker = partial(WorkerProcess, program=program, listeners=listeners, user=user)
         super().__init__([self._make_worker(index) for index in range(count)])
         self._options = base64.b64encode(pickle.dumps(options)).decode()
         self._make_answers = answers
         self._on_missing = on_missing
         self._deadliest = deadliest
         self._replay = replay
+        self._user = user
+        self.private: Sequence[Path] = ()
+        """Where the keeper has what no other user may read but what ``user`` is handed over."""
         self._open = False
         self._closing = False
 
@@ -66,7 +75,11 @@ class Fleet(Versions):
         with self.lock:
             started = []
             for worker in self._workers:
-                started.append(self._launch(worker))
+                try:
+                    started.append(self._launch(worker))
+                except OSError as error:
+                    whose = f" as user '{self._user.name}', who must be able to run it" if self._user else ""
+                    raise UnavailableError(f"{sys.executable} cannot be started{whose}: {error.strerror}") from error
                 self._meet(worker)
         for worker, one in zip(self._workers, started, strict=True):
             try:
@@ -103,6 +116,15 @@ class Fleet(Versions):
                 worker.calls.close()
         for worker in self._workers:
             worker.wait()
+
+    def hand_over(self, root: str) -> None:
+        """Let workers read what lies beneath ``root``.
+
+        Raises:
+            UnavailableError: the filesystem has no means for that.
+        """
+        if self._user is not None:
+            self._user.hand_over(Path(root), self.private)
 
     def _launch(self, worker: WorkerProcess) -> "Future[Any]":
         answers = self._make_answers(self, lambda: worker.index)

@@ -147,6 +147,19 @@ def _no_repository(url: str) -> Any:
     raise UnsupportedError(f"a worker reads no repository: {parse_url(url).text}")
 
 
+def _check_readable(model: str, root: str) -> None:
+    """Refuse with what to do if the user of the workers may not read a model."""
+    try:
+        os.scandir(root).close()
+    except PermissionError as error:
+        raise UnavailableError(
+            f"the files of model '{model}' cannot be read by user {os.geteuid()} of --worker-user: let that user "
+            "enter the directories above, and read: setfacl -R -m u:USER:rX DIRECTORY"
+        ) from error
+    except OSError:
+        return  # The backend states why.
+
+
 class AskedAudit:
     """Has the keeper write what this worker's front ends record."""
 
@@ -202,6 +215,7 @@ class Models:
             self._cancelled[number] = cancelled
         try:
             asked = ModelConfig.FromString(base64.b64decode(config))
+            _check_readable(model, root)
             files = DirectoryFiles(Path(root), fleeting=fleeting)
             served = self._builder.build_version(model, asked, files, version, cancelled.is_set)
         finally:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from repoagent.programs import child_environment
 from repoagent_server.processes.calls import Calls
+from repoagent_server.processes.user import WorkerUser
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,10 @@ _KEPT_PREFIXES: Final = ("CUDA_", "KMP_", "LC_", "MKL_", "NVIDIA_", "OMP_", "OPE
 class WorkerProcess:
     """Number ``index``: a process, or the place of one that has died.
 
-    It runs the module ``program`` and has its sockets of ``listeners``.
+    It runs the module ``program`` and has its sockets of ``listeners``; as ``user``, None for that of this process.
     """
 
-    def __init__(self, index: int, program: str, listeners: Listeners) -> None:
+    def __init__(self, index: int, program: str, listeners: Listeners, user: WorkerUser | None = None) -> None:
         self.index = index
         self.calls: Calls | None = None
         """None while there is no process."""
@@ -46,6 +47,7 @@ class WorkerProcess:
         self.serves = False
         """Whether it has what the others have: until then it is not asked about that."""
         self._program = program
+        self._user = user
         self._listeners = {address: sockets[index] for address, sockets in listeners.items()}
         self._process: subprocess.Popen[bytes] | None = None
         self._news: socket.socket | None = None
@@ -58,7 +60,7 @@ class WorkerProcess:
         """Start the process; the result is there when it has started.
 
         Raises:
-            OSError: there is no memory, or no process, left.
+            OSError: there is no memory, or no process, left; or its user may not run this interpreter.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         news, their_news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,6 +72,7 @@ class WorkerProcess:
             for name, value in child_environment().items()
             if name in _KEPT or name.startswith(_KEPT_PREFIXES)
         }
+        environment |= self._user.environment if self._user is not None else {}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
@@ -77,6 +80,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
+                **(self._user.start if self._user is not None else {}),
             )
         except BaseException:
             ours.close()

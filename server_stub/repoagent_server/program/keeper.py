@@ -18,6 +18,7 @@ from repoagent_server.http.listener import bound
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed
 from repoagent_server.program.front_ends import ports, with_ports
 from repoagent_server.program.options import ServeOptions
@@ -44,8 +45,11 @@ class Keeper:
     def __init__(self, options: ServeOptions, core_options: CoreOptions) -> None:
         if not options.allow_core_dumps:
             forbid_core_dumps()  # A worker may not look into this process, either.
-        if not landlock_version():
-            logger.warning("the kernel has no Landlock: a worker of the user root can look into the keeper")
+        if not landlock_version() and options.worker_user is None:
+            logger.warning("the kernel has no Landlock: a worker can look into the keeper; see --worker-user")
+        self._user = WorkerUser.of(options.worker_user) if options.worker_user is not None else None
+        self._logs = [log for log in (options.log.file, options.request_log) if log is not None and str(log) != "-"]
+        self._prepare_logs()
         self._ports = _Ports(options)
         self._desk: Desk | None = None
         self._fleet = Fleet(
@@ -57,6 +61,7 @@ class Keeper:
             on_missing=self._missing,
             deadliest=options.limits.worker_deaths,
             replay=lambda calls: self._settings.replay(calls),
+            user=self._user,
         )
         self._closed = threading.Event()
         self._reload = os.eventfd(0, os.EFD_CLOEXEC)
@@ -68,6 +73,7 @@ class Keeper:
             undo.callback(self._ports.close)
             self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
             undo.pop_all()
+        self._fleet.private = self.core.private_directories
         self._settings = SharedSettings(self._fleet, self.core)
         self.fronts = {name: _Port(self, *address) for name, address in self._ports.addresses.items()}
 
@@ -85,7 +91,8 @@ class Keeper:
         allowed = self._allow_load_parameters
         self._desk = Desk(self.core, self._audit, page, allow_load_parameters=allowed)
         self._fleet.start()
-        logger.info("%d worker processes have started", len(self._fleet))
+        whose = f", as user '{self._user.name}' ({self._user.uid})" if self._user is not None else ""
+        logger.info("%d worker processes have started%s", len(self._fleet), whose)
         threading.Thread(target=self._reload_when_asked, name="repoagent-reload", daemon=True).start()
 
     def open(self) -> None:
@@ -96,7 +103,14 @@ class Keeper:
 
     def hang_up(self) -> None:
         """Have them open their logs again. Takes no lock."""
+        with suppress(RepoAgentError):  # The workers report that they cannot open it.
+            self._prepare_logs()
         self._fleet.hang_up()
+
+    def _prepare_logs(self) -> None:
+        if self._user is not None:
+            for log in self._logs:
+                self._user.prepare_log(log)
 
     def reload(self, *_: object) -> None:
         """SIGUSR2: put new processes in the places of the workers, one after the other. Takes no lock."""
@@ -201,6 +215,7 @@ def _for_workers(options: ServeOptions) -> ServeOptions:
         attest=AttestOptions(),
         conversion_cache=None,
         conversion_sign_key=None,
+        worker_user=None,
         ready_file=None,
         notes=(),
         warnings=(),

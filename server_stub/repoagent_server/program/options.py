@@ -115,6 +115,11 @@ class ServeOptions:
         kind=PROCESSES,
         metavar="N|auto",
     )
+    worker_user: str | None = setting(
+        None,
+        "User of the processes that serve, for a server that is started as root; it reads what they are handed over.",
+        metavar="NAME|UID",
+    )
     repoagent_directory: Path | None = setting(
         Path("/opt/tritonserver/repoagents"), "Directory of agents that are not installed as packages."
     )
@@ -230,6 +235,8 @@ class ServeOptions:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
         if self.processes > 1:
             self._check_processes()
+        elif self.worker_user is not None:
+            raise click.UsageError("--worker-user needs --processes above 1: one process has the keys, too")
         self._check_ports()
 
     def _check_processes(self) -> None:

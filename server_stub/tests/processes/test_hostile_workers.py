@@ -432,6 +432,9 @@ class Lies:
         self.answer = answer
         self.closed = 0
 
+    def hand_over(self, _: str) -> None:
+        """The worker is of the keeper's user."""
+
     def build(self, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
         return cast(Any, None), self.answer
 

@@ -91,6 +91,7 @@ def test_flags_with_several_values(parse: Any) -> None:
         (["--audit-required"], "need --audit-log"),
         (["--audit-rotate-bytes=1000"], "need --audit-log"),
         (["--audit-key=env:X"], "need --audit-log"),
+        (["--worker-user=nobody"], "--worker-user needs --processes above 1"),
         (["--processes=2", "--model-control-mode=explicit", "--model-load-on-demand=true"], "not with --processes"),
         (
             ["--processes=2", "--model-control-mode=explicit", "--model-namespacing=true"],

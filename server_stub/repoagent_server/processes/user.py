@@ -1,0 +1,116 @@
+"""``--worker-user``: another user for the workers, which reads what it is handed over of the keeper's files."""
+
+import os
+import pwd
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+
+_ACCESS_LIST: Final = "system.posix_acl_access"
+_NO_ID: Final = 0xFFFFFFFF
+_READ, _WRITE, _ENTER = 4, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUser:
+    """A user without supplementary groups. Files are opened to it by access lists: their owner and mode for others
+    stay."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @classmethod
+    def of(cls, name: str) -> "WorkerUser":
+        """The user of that name or number.
+
+        Raises:
+            InvalidArgumentError: there is none, it is root, or this process may not start others under it.
+        """
+        if os.geteuid() != 0:
+            raise InvalidArgumentError("--worker-user needs a server that is started as root")
+        number = int(name) if name.isascii() and name.isdecimal() else None
+        try:
+            entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)
+            found = cls(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
+        except (KeyError, OverflowError):
+            if number is None or not 0 < number < _NO_ID:
+                raise InvalidArgumentError(f"--worker-user: this machine has no user '{name}'") from None
+            found = cls(name, number, number, "/")
+        if found.uid == 0:
+            raise InvalidArgumentError("--worker-user: root reads everything; name a user that owns nothing")
+        return found
+
+    @property
+    def start(self) -> Mapping[str, Any]:
+        """Arguments of ``Popen``. The one group is that which the user has anyway: Python 3.12.0 does nothing for an
+        empty list (CVE-2023-6507)."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": [self.gid]}
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What names the user."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def hand_over(self, root: Path, private: Iterable[Path]) -> None:
+        """Let the user read what lies beneath ``root``, if that lies in a directory which is ``private`` to the keeper.
+
+        Elsewhere files belong to the operator, whose rights stay as they are. Links are not followed.
+
+        Raises:
+            UnavailableError: the filesystem keeps no access lists.
+        """
+        top = next((top for top in private if root.is_relative_to(top)), None)
+        if top is None:
+            return
+        for place in (top, *(one for one in reversed(root.parents) if one != top and one.is_relative_to(top))):
+            self._allow(place, _ENTER)
+        for directory, _, names, fd in os.fwalk(root, onerror=_raise):
+            self._allow(Path(directory), _READ | _ENTER, fd)
+            for name in names:
+                if stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+                    try:
+                        self._allow(Path(directory, name), _READ, file)
+                    finally:
+                        os.close(file)
+
+    def prepare_log(self, path: Path) -> None:
+        """Let the user append to a file, which is made if need be.
+
+        Raises:
+            UnavailableError: it cannot be made, or its filesystem keeps no access lists.
+        """
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UnavailableError(f"the log {path} cannot be opened: {error.strerror}") from error
+        try:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                self._allow(path, _READ | _WRITE, file)
+        finally:
+            os.close(file)
+
+    def _allow(self, path: Path, rights: int, fd: int | None = None) -> None:
+        """Give the user ``rights`` beside those that the mode gives the owner, the group and others."""
+        mode = os.stat(path if fd is None else fd).st_mode
+        group = mode >> 3 & 7
+        entries = ((1, mode >> 6 & 7, _NO_ID), (2, rights, self.uid), (4, group, _NO_ID), (16, group | rights, _NO_ID))
+        text = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in (*entries, (32, mode & 7, _NO_ID)))
+        try:
+            os.setxattr(path if fd is None else fd, _ACCESS_LIST, text)
+        except OSError as error:
+            raise UnavailableError(
+                f"{path} cannot be opened to the user '{self.name}' of --worker-user: {error.strerror}; its filesystem "
+                "must keep access lists (POSIX ACLs)"
+            ) from error
+
+
+def _raise(error: OSError) -> None:
+    raise UnavailableError(f"what is handed over cannot be read: {error.strerror}") from error

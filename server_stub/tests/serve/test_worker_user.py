@@ -1,0 +1,179 @@
+"""``--worker-user``: workers of another user, real ones. A hostile model in them looks for what is not theirs."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server_stub.tests.serve.conftest import World
+from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF
+from server_stub.tests.serve.test_processes import SECRET, connections, processes
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import Server
+
+USER, STRANGER = 65534, 65533
+CHAIN = """model_repository_agents {{ agents [ {{ name: "agent" parameters {{ key: "copy" value: "LOAD {0}" }} }} ] }}
+"""
+READER = '"own": tried(own), **{path: tried(lambda: open(path, "rb").read()) for path in PATHS},'
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the flag is for root")
+
+
+def _blocked() -> Path | None:
+    """The first directory above this interpreter that other users may not enter."""
+    above = [*reversed(Path(sys.base_prefix).resolve().parents)]
+    return next((one for one in above if not one.stat().st_mode & 1), None)
+
+
+def _before(hold: Path) -> list[str]:
+    """What gives the server an interpreter that its workers' user can run, in mounts of its own."""
+    if (blocked := _blocked()) is None:
+        return []
+    hold.mkdir()
+    inside = Path(sys.base_prefix).resolve().relative_to(blocked)
+    script = (
+        f"mount --bind {blocked} {hold} && mount -t tmpfs -o mode=755 none {blocked} && mkdir -p {blocked / inside} && "
+        f'mount --bind {hold / inside} {blocked / inside} && umount {hold} && exec "$@"'
+    )
+    before = ["unshare", "-m", "sh", "-c", script, "sh"]
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("other users cannot run this interpreter, and mounts cannot be made here")
+    return before
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Below a directory that others may enter; its repository they may not."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repoagent-test-user-")))
+        root.chmod(0o711)
+        made = World(root, stack)
+        made.shared_memory.chmod(0o711)
+        made.models.chmod(0o700)
+        made.agent("agent")
+        made.model("plain")
+        made.model("copied", [("agent", {"copy": "LOAD confidential"})])
+        yield made
+
+
+def _hidden(world: World) -> dict[str, Path]:
+    return {
+        "key": world.root / "key",
+        "audit": world.root / "audit",
+        "repository": world.models / "plain" / "config.pbtxt",
+        "cache": world.root / "cache" / "file",
+        "workspace": world.work / "file",
+    }
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> "Server":
+    hidden = _hidden(world)
+    for name, path in hidden.items():
+        if name not in ("audit", "repository"):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.write_text(SECRET)
+            path.chmod(0o600)
+    paths = {name: str(path) for name, path in hidden.items()}
+    for name, execution, place in (("inside", IN_PROCESS, "confidential"), ("child", "", "disk")):
+        (world.models / name / "1").mkdir(parents=True)
+        code = THIEF.replace('"own": tried(own),', READER).replace("PATHS", repr(list(paths.values())))
+        (world.models / name / "1" / "model.py").write_text(code)
+        (world.models / name / "config.pbtxt").write_text(CONFIG + execution + CHAIN.format(place))
+    return world.serve(
+        "--processes=2",
+        f"--worker-user={USER}",
+        f"--request-log={world.root / 'requests'}",
+        f"--log-file={world.root / 'log'}",
+        f"--audit-log={hidden['audit']}",
+        *(f"--load-model={name}" for name in ("inside", "child", "copied")),
+        env={"SOME_KEY": SECRET},
+        before=_before(world.root / "hold"),
+    )
+
+
+def test_workers_are_of_that_user_without_further_groups(server: "Server") -> None:
+    workers = processes(server)
+    assert len(workers) == 2
+    for pid in workers:
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+        )
+        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(USER)}
+        assert set(status["Groups"].split()) <= {str(USER)}
+        assert not any(int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb"))
+
+
+@pytest.mark.parametrize("model", ["inside", "child"])
+def test_a_hostile_model_of_that_user_reads_what_it_was_handed_over(model: str, server: "Server", world: World) -> None:
+    tensor = {"name": "REVERSED", "datatype": "BYTES", "shape": [1], "data": [SECRET[::-1]]}
+    answers: list[dict[str, Any]] = []
+    with connections(server) as clients:
+        for client in clients[:6]:
+            answer = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+            assert answer.status_code == 200, answer.text
+            answers.append(json.loads(answer.json()["outputs"][0]["data"][0]))
+    for found in answers:
+        assert {way for way, what in found.items() if way != "own" and not what.startswith("denied")} == set()
+        assert found["own"] != "KEY"
+        assert found.keys() >= {str(path) for path in _hidden(world).values()}
+
+
+def test_what_is_handed_over_is_for_that_user_alone(server: "Server", world: World) -> None:
+    for place in (world.memory, world.work):
+        (file,) = place.glob(f"{server.process.pid}-*/**/model.py")
+        for user, readable in ((USER, True), (STRANGER, False)):
+            read = subprocess.run(
+                ["/bin/cat", file], user=user, group=USER, extra_groups=[USER], capture_output=True, check=False
+            )
+            assert (read.returncode == 0) == readable, (place, read.stderr)
+        write = ["/bin/sh", "-c", f"echo > {file}"]
+        ran = subprocess.run(write, user=USER, group=USER, extra_groups=[USER], capture_output=True, check=False)
+        assert ran.returncode
+
+
+def test_all_workers_serve_what_an_agent_left_and_write_the_logs(server: "Server", world: World) -> None:
+    with connections(server) as clients:
+        for client in clients:
+            tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
+            answer = client.post("/v2/models/copied/infer", json={"inputs": [tensor]})
+            assert answer.json()["outputs"][0]["data"] == [1, -2, 3, -4]
+    log = world.root / "requests"
+    server.until(lambda: log.read_text().count('"copied"') >= len(clients), "the request log")
+    assert log.stat().st_uid == 0
+    renamed = log.rename(world.root / "renamed")
+    server.process.send_signal(1)
+    server.until(log.exists, "the new log")
+    answer = server.ask("copied")
+    server.until(lambda: '"copied"' in log.read_text() + renamed.read_text()[-200:], "a line")
+
+
+def test_a_model_of_the_repository_that_the_user_may_not_read_is_refused_with_what_to_do(server: "Server") -> None:
+    answer = server.load("plain")
+    assert answer.status_code == 400
+    assert "setfacl" in answer.text
+
+
+@pytest.mark.parametrize(("user", "why"), [("no-such-user", "has no user 'no-such-user'"), ("root", "root reads")])
+def test_a_user_that_cannot_be_is_refused(user: str, why: str, world: World) -> None:
+    server = world.start("--processes=2", f"--worker-user={user}")
+    assert server.ended() == 1
+    assert why in server.log
+
+
+def test_only_root_can_give_workers_another_user(world: World) -> None:
+    code = (
+        "from repoagent_server.processes.user import WorkerUser\n"
+        "import os; os.seteuid(65534)\n"
+        "try: WorkerUser.of('nobody')\nexcept Exception as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "started as root" in ran.stdout
