@@ -34,7 +34,7 @@ _Contents = dict[str, bytes | None]
 """What was found at each source, None for nothing; the access file's own path is one of them."""
 
 _KeySets = Mapping[str, bytes | None]
-"""The content of the key set of each issuer, by its name."""
+"""The content of the key set of each issuer, by its name; None for one that its URL has not answered with."""
 
 _NONE: Final[_KeySets] = MappingProxyType({})
 
@@ -71,7 +71,7 @@ class AccessFile:
         self._sets = sets if sets is not None else FetchedSets()
         self._sources: set[str] = {str(self._path)}
         self.access: Final = Access()
-        self.access.on_unknown_key = self._refresh
+        self.access.on_unknown_key = lambda issuer: self.refresh(issuer.source)
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
         self._observers: list[Callable[[AccessChange], None]] = []
@@ -105,12 +105,20 @@ class AccessFile:
         self._sets.close()
 
     def observe(self, observer: Callable[[AccessChange], None]) -> None:
-        """Have ``observer`` called each time that the file has been read again, on the thread that follows it."""
+        """Have ``observer`` called each time that the file has been read again, on the thread that follows it. The log
+        states a change when all have returned."""
         self._observers = [*self._observers, observer]
 
-    def _refresh(self, issuer: TokenIssuer) -> None:
-        if is_url(issuer.source):
-            self._sets.refresh_soon(issuer.source)
+    @property
+    def in_force(self) -> tuple[bytes, _KeySets]:
+        """What the rules in force were read from, for :func:`rules_of` in another process."""
+        assert self._good is not None
+        return self._good
+
+    def refresh(self, source: str) -> None:
+        """A token names a key that the set of ``source`` does not have: have it fetched again. Other texts are fine."""
+        if is_url(source):
+            self._sets.refresh_soon(source)
 
     def _follow(self) -> None:
         while not self._pause(_LOOK_SECONDS):
@@ -125,8 +133,6 @@ class AccessFile:
         failure = ""
         try:
             self._apply(found)
-            self._log("has been read again")
-            self._warn_of_writers()
         except RepoAgentError as error:
             failure = str(error)
             logger.error("the access file has changed and cannot be used; the rules stay as they were: %s", error)
@@ -134,6 +140,9 @@ class AccessFile:
             failure = f"unexpected {type(error).__name__}"
             logger.exception("the access file has changed and cannot be used; the rules stay as they were")
         self._report(failure)
+        if not failure:
+            self._log("has been read again")
+            self._warn_of_writers()
 
     def _log(self, event: str) -> None:
         """A file without clients is valid: it denies every request. It may also be one that a full disk emptied."""
@@ -192,6 +201,8 @@ class AccessFile:
             source = issuer.source
             content = used[source] = used.get(source) or found.get(source) or self._content(source)
             try:
+                if content is None and not is_url(source):
+                    content = used[source] = read_source(source)  # That raises what is wrong.
                 keys = _key_set(issuer, content)
             except InvalidArgumentError:
                 if issuer.name not in otherwise:
@@ -209,15 +220,20 @@ class AccessFile:
 
 def _key_set(issuer: TokenIssuer, content: bytes | None) -> KeySet:
     """The keys of an issuer. A URL that fails closes its issuer alone: other changes must not wait for it."""
-    if not is_url(issuer.source):
-        return read_key_set(content or read_source(issuer.source), issuer.algorithms)
     if content is None:
         return KeySet()
     try:
         return read_key_set(content, issuer.algorithms)
     except InvalidArgumentError as error:
+        if not is_url(issuer.source):
+            raise
         logger.error("the tokens of issuer '%s' are refused: %s", issuer.name, error)
         return KeySet()
+
+
+def rules_of(text: bytes, sets: _KeySets, path: Path) -> Rules:
+    """The rules of a file that another process has read from ``path`` and follows, see :attr:`AccessFile.in_force`."""
+    return read_rules(text, path, lambda issuer: _key_set(issuer, sets.get(issuer.name)))
 
 
 def count_of_clients(rules: Rules) -> str:

@@ -86,7 +86,9 @@ class Fleet(Versions):
                 one.result(_START_SECONDS)
             except FutureTimeoutError:
                 raise UnavailableError(f"worker {worker.index} has not started in {_START_SECONDS:g} s") from None
-            worker.serves = True
+            with self.lock:
+                if worker.calls is not None:  # Else it has died since, and another one is being started.
+                    self._complete(worker, worker.calls)
 
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""

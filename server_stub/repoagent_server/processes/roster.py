@@ -93,6 +93,15 @@ class Roster:
             raise UnavailableError(f"worker {index} has ended")
         return calls.call(name, *arguments, timeout=timeout)
 
+    def have(self, name: str, *arguments: Any) -> None:
+        """Have all workers that serve do something. One that does not is ended: another one takes its place."""
+        with self.lock:
+            self._ask_those(name, *arguments, timeout=STEP_SECONDS, of=[one for one in self._workers if one.serves])
+
+    def end(self, index: int) -> None:
+        """End a worker that does not answer: another one takes its place."""
+        self._workers[index].kill()
+
     def _ask_those(
         self,
         name: str,

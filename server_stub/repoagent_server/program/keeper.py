@@ -14,6 +14,7 @@ from repoagent.beneath.jail import landlock_version
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
+from repoagent_server.access.access_file import AccessFile
 from repoagent_server.http.listener import bound
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.desk import Desk
@@ -81,6 +82,10 @@ class Keeper:
     def _made_desk(self) -> Desk:
         assert self._desk is not None
         return self._desk
+
+    def follow(self, file: AccessFile) -> None:
+        """Have the workers judge clients by an access file that is read here."""
+        self._settings.follow(file)
 
     def start(self, page: Callable[[], str] | None) -> None:
         """Start the workers, which answer nothing yet; ``page`` is the keeper's part of the metrics.

@@ -132,8 +132,9 @@ def _run_processes(
     stack.enter_context(hangup_calls(logs, stop))
     before = signal.signal(signal.SIGUSR2, keeper.reload)
     stack.callback(signal.signal, signal.SIGUSR2, before)
-    if options.access is not None:  # Each worker follows the file; what changes in it is recorded once.
+    if options.access is not None:
         file = stack.enter_context(AccessFile(options.access))
+        keeper.follow(file)  # Before what is recorded: that is in force in all workers then.
         file.observe(partial(note_access_change, keeper.core.audit))
     if line is not None:
         keeper.core.observe(EndOfLoads(line), "repoagent-server-progress")

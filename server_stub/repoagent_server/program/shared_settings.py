@@ -1,8 +1,9 @@
-"""``--processes``: settings and shared memory that one worker is asked to change, changed in all of them or in none.
+"""``--processes``: settings, shared memory and the rights of clients, changed in all workers or in none.
 
 The keeper has what was changed, for the workers that are started later.
 """
 
+import base64
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any, Final
 from repoagent.audit import NO_AUDIT, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
+from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.log_settings import LOG_FORMATS, LogChanges, log_settings, update_log
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.handlers.trace_settings import update_traces
@@ -30,12 +32,18 @@ Change = list[Any]
 
 
 class SharedSettings:
-    """Answers the calls of workers that change something for all."""
+    """Answers the calls of workers that change something for all, and has them follow the access file."""
 
     def __init__(self, fleet: Fleet, core: ServingCore) -> None:
         self._fleet = fleet
         self._core = core
         self._made: dict[Hashable, Change] = {}
+        self._access: AccessFile | None = None
+
+    def follow(self, file: AccessFile) -> None:
+        """Have the workers judge clients by what is in force of ``file``, now and whenever that changes."""
+        self._access = file
+        file.observe(lambda _: self._fleet.have(*_access_change(file)))
 
     def answers(self, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         """What the worker of that number may call, by name."""
@@ -43,10 +51,13 @@ class SharedSettings:
             "settings": lambda what, actor: self._change(worker, what, actor),
             "register": lambda *region: self._register(worker, *region),
             "unregister": lambda name: self._unregister(worker, text_of(name)),
+            "refresh": lambda source: self._access.refresh(text_of(source)) if self._access is not None else None,
         }
 
     def replay(self, calls: Calls) -> None:
         """Have a new worker make what was changed. The fleet's lock is held."""
+        if self._access is not None:
+            calls.call(*_access_change(self._access), timeout=_SECONDS)
         for change in list(self._made.values()):
             try:
                 calls.call(*change, timeout=_SECONDS)
@@ -123,14 +134,20 @@ class SharedSettings:
                 continue
             try:
                 self._fleet.ask(index, *change, timeout=_SECONDS)
-            except Ended:
-                continue  # Another one takes its place, and makes the change.
+            except Ended:  # Another one takes its place, and makes the change.
+                self._fleet.end(index)
             except RepoAgentError:
                 for one in done:
                     with suppress(RepoAgentError):
                         self._fleet.ask(one, *undo, timeout=_SECONDS)
                 raise
             done.append(index)
+
+
+def _access_change(file: AccessFile) -> Change:
+    text, sets = file.in_force
+    contents = {name: None if one is None else base64.b64encode(one).decode() for name, one in sets.items()}
+    return ["access", base64.b64encode(text).decode(), contents]
 
 
 class SharedRegions(Regions):

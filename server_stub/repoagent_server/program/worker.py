@@ -9,17 +9,21 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
-from repoagent_server.access.access_file import AccessFile
+from repoagent_server.access import Access
+from repoagent_server.access.access_file import rules_of
 from repoagent_server.access.denials import Denials
+from repoagent_server.access.tokens import TokenIssuer
 from repoagent_server.handlers.log_settings import LogChanges, update_log
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
@@ -56,8 +60,11 @@ class Worker:
         self._regions: SharedRegions
         self._page: Callable[[], str] | None = None
         self._requests: RequestLog | None = None
+        self._access = Access()
+        self._access_file = Path()
+        self._refreshing: Future[Any] | None = None
         own: list[Callable[..., Any]] = [self.start, self.open, self.refuse, self.finish, self.page, self.statistics]
-        own += [self.leave, self.manages, self.log, self.trace, self.register, self.unregister]
+        own += [self.leave, self.manages, self.log, self.trace, self.register, self.unregister, self.access]
         answers = {method.__name__: method for method in own}
         answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
@@ -79,9 +86,10 @@ class Worker:
         models.links.start()
         core.start()
         denials, access = Denials(core.audit), None
-        if chosen.access is not None:
-            access = self._stack.enter_context(AccessFile(chosen.access)).access
+        if chosen.access is not None:  # Every client is denied until the keeper sends the rules.
+            self._access_file, access = chosen.access, self._access
             access.observe(denials.report)
+            access.on_unknown_key = self._refresh
         sources: list[Source] = [denials, certificate_metrics(self._fronts)]
         if requests is not None:
             sources.append(RequestLogMetrics(requests))
@@ -147,6 +155,16 @@ class Worker:
     def unregister(self, name: str) -> None:
         """The opposite."""
         self._regions.unregister_here(name)
+
+    def access(self, text: str, sets: dict[str, str | None]) -> None:
+        """Judge clients by the content of an access file and of its key sets: the keeper has read them."""
+        contents = {name: None if one is None else base64.b64decode(one) for name, one in sets.items()}
+        self._access.replace(rules_of(base64.b64decode(text), contents, self._access_file))
+
+    def _refresh(self, issuer: TokenIssuer) -> None:
+        """Have the keeper fetch a key set again. One call at a time: anyone can send tokens that make one."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._calls.begin("refresh", issuer.source)
 
     def manages(self, number: int, model: str) -> bool:
         return self._core.manages(number, model)

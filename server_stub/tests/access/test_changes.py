@@ -21,7 +21,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from jwt import api_jwt
 from repoagent_server.access import NotAuthenticatedError, access, rules
-from repoagent_server.access.access_file import AccessChange
+from repoagent_server.access.access_file import AccessChange, rules_of
 from repoagent_server.access.credentials import given
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -59,6 +59,14 @@ def test_a_changed_file_is_read_again(follow: Follow, path: Path) -> None:
     path.write_text(client("b"))
     _until(lambda: _knows(file, "b-key"))
     assert not _knows(file, "a-key")
+
+
+def test_what_is_in_force_makes_the_same_rules_where_no_file_is(follow: Follow, issuer: Issuer) -> None:
+    """In a worker process."""
+    file = follow(client("a"), issuer.table(), client("people", issuer="corp"))
+    made = rules_of(*file.in_force, Path("elsewhere"))
+    assert made.caller(given([b"Bearer a-key"], [])).name == "a"
+    assert made.caller(given([f"Bearer {issuer.token()}".encode()], [])).client.name == "people"
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(follow: Follow, path: Path) -> None:

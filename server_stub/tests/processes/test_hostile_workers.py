@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from repoagent_server.access.access_file import AccessFile
 from repoagent_server.processes import calls
 from repoagent_server.processes import fleet as fleet_module
 from repoagent_server.processes.builder import FleetBuilder
@@ -278,8 +279,14 @@ def _set(event: threading.Event, _why: str) -> None:
     event.set()
 
 
+def _answer(answer: Any, *_: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 class Pair:
-    """A fleet of an honest worker and one that answers ``lie`` to ``question``."""
+    """A fleet of an honest worker and one that answers ``lie`` to ``question``, or raises it."""
 
     def __init__(self, question: str, truth: Any, lie: Any) -> None:
         self.fleet = Fleet(
@@ -291,7 +298,7 @@ class Pair:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             worker.calls = Calls(ours, {}, partial(_set, over), "worker")
             worker.serves = True
-            other = Calls(theirs, {question: lambda *_, answer=answer: answer}, lambda _: None, "keeper")
+            other = Calls(theirs, {question: partial(_answer, answer)}, lambda _: None, "keeper")
             self.others.append(other)
             for one in (worker.calls, other):
                 one.start()
@@ -380,6 +387,34 @@ def test_what_one_worker_refuses_is_taken_back_in_the_others() -> None:
         shared.answers(lambda: 0)["register"]("r", "k", 0, 1)
     assert calls == [(1, "register"), (2, "register"), (1, "unregister")]
     assert not shared._made
+    pair.close()
+
+
+def test_a_worker_that_does_not_answer_to_a_change_is_ended() -> None:
+    """It would go on without the change if it came back."""
+    pair = Pair("register", None, None)
+    ended: list[int] = []
+
+    def ask(index: int, *_: Any, timeout: float) -> None:
+        if index == 1:
+            raise Ended(f"worker 1 has not answered for {timeout} seconds")
+
+    fleet = cast(Any, pair.fleet)
+    fleet.ask, fleet.serving, fleet.end = ask, lambda: [0, 1, 2], ended.append
+    SharedSettings(pair.fleet, _traced()).answers(lambda: 0)["register"]("r", "k", 0, 1)
+    assert ended == [1]
+    pair.close()
+
+
+def test_a_worker_that_does_not_take_up_the_rules_of_clients_is_ended(tmp_path: Path) -> None:
+    pair = Pair("access", None, UnavailableError("no"))
+    path = tmp_path / "access.toml"
+    path.write_text("")
+    with AccessFile(path) as file:
+        SharedSettings(pair.fleet, _traced()).follow(file)
+        path.write_text("# changed")
+        assert pair.ended[1].wait(30)
+    assert not pair.ended[0].is_set()
     pair.close()
 
 
