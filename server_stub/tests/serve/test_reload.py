@@ -112,7 +112,7 @@ def test_the_command_replaces_the_workers_of_a_ready_file(world: "World") -> Non
 
 
 def test_a_server_without_workers_is_not_ended_by_it(world: "World") -> None:
-    server = world.serve()
+    server = world.serve("--processes=1")
     answer = run_reload(server.ready)
     assert answer.returncode == 1
     assert "--processes=N" in answer.stderr
