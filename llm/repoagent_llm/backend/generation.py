@@ -129,6 +129,7 @@ class Generation:
         """How many texts there are, each with responses of its own. Beams come together."""
         self._numbered = first is not None or self.sequences > 1
         self._first = first or 0
+        self._stop_ids = frozenset(vars(request)["endings"].stop_ids if "endings" in vars(request) else ())
         self._outputs: dict[int, TextOutputs] = {}
         """By the index of the sequence."""
         self._ended = 0
@@ -207,6 +208,9 @@ class Generation:
             values["sequence_index"] = [self._first + sequence]
         if form.finish_reason:
             values["finish_reason"] = [reason for _, reason in made]
+            stops = [each.last if each.last in self._stop_ids else -1 for each in outputs.texts]
+            if any(stop != -1 for stop in stops):
+                values["stop_token_id"] = stops
         if form.input_tokens:
             values["num_input_tokens"] = [len(self.request.input_token_ids)]
         if form.output_tokens:

@@ -69,6 +69,7 @@ OUTPUTS: Final[Mapping[str, TensorForm]] = {
     **_forms(DataType.FP32, "generation_logits", dims=(-1, -1, -1)),
     **_forms(DataType.INT32, "batch_index", "sequence_index"),
     **_forms(DataType.BYTES, "finish_reason", dims=(-1,)),
+    **_forms(DataType.INT32, "stop_token_id", dims=(-1,)),
     **_forms(DataType.INT32, "num_input_tokens", "num_output_tokens", "num_cached_tokens"),
     **_forms(DataType.BOOL, "reasoning_open"),
     **_forms(DataType.INT32, "prompt_token_ids", dims=(-1,)),

@@ -46,6 +46,8 @@ class TextOutput:
         self.alternatives: list[list[tuple[int, float]]] = []
         """For each token the likeliest ones, if they are wanted."""
         self.reason = FinishReason.NOT_FINISHED
+        self.last: int | None = None
+        """The last token of a text that the executor has ended at a word."""
 
     @property
     def text(self) -> str:
@@ -60,6 +62,7 @@ class TextOutput:
             self._pieces.append(piece)
         self.tokens += len(tokens)
         self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
+        self.last = tokens[-1] if reason is FinishReason.STOP_WORDS and tokens else None
 
     def add_log_probs(
         self, tokens: Sequence[int], log_probs: Sequence[float], alternatives: Sequence[list[tuple[int, float]]]

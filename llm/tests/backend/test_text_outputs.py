@@ -56,3 +56,17 @@ def test_a_text_of_many_tokens_is_joined_once() -> None:
     for _ in range(32_768):
         output.add([letter], FinishReason.NOT_FINISHED)
     assert (output.text, CountedText.copied) == ("x" * 32_768, 0)
+
+
+def test_the_token_that_has_ended_a_text_is_known() -> None:
+    """Not where the text had a word, or ended for another reason."""
+    tokenizer = Tokenizer(byte_level())
+    letters = tokenizer.encode("ab")
+    for reason, words, last in (
+        (FinishReason.STOP_WORDS, [], letters[-1]),
+        (FinishReason.LENGTH, [], None),
+        (FinishReason.NOT_FINISHED, ["b"], None),
+    ):
+        output = TextOutput(Detokenizer(tokenizer, [], lambda: ""), StopWords(words))
+        output.add(letters, reason)
+        assert output.last == last

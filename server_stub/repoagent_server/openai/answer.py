@@ -36,11 +36,14 @@ class Piece:
     """How many of them came from the KV cache."""
     thinking: bool = False
     """Whether the prompt has opened the model's reasoning."""
+    stop_token: int | None = None
+    """The token of the request that has ended the text."""
 
 
 def pieces_of(response: InferResponse) -> list[Piece]:
     """What a response brings: one text, or one of each sequence."""
     texts, reasons = _elements(response, _TEXT), _elements(response, "finish_reason")
+    stops = _elements(response, "stop_token_id")
     log_probs = _documents(response, "token_log_probs")
     first = _number(response, "sequence_index")
     read, made = _number(response, "num_input_tokens"), _number(response, "num_output_tokens")
@@ -55,6 +58,7 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             () if place else _documents(response, "prompt_token_log_probs"),
             _number(response, "num_cached_tokens"),
             bool(_number(response, "reasoning_open")),
+            int(stops[place]) if place < len(stops) and stops[place] >= 0 else None,
         )
         for place, text in enumerate(texts)
     ]
@@ -133,7 +137,9 @@ class Answer(ABC):
             self._usage.count(piece, first=first, thinking=False)
             return b""
         choice.prompt = piece.prompt_log_probs or choice.prompt
-        delta = choice.take(piece.text, piece.log_probs, piece.reason, thinking=piece.thinking)
+        delta = choice.take(
+            piece.text, piece.log_probs, piece.reason, thinking=piece.thinking, stop_token=piece.stop_token
+        )
         self._usage.count(piece, first=first, thinking=bool(delta.reasoning) and not delta.content)
         return self._written(choice, delta)
 

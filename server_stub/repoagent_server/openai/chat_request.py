@@ -37,7 +37,7 @@ class ChatForm:
             found.append(self._chunk(choice, {"content": delta.content}, self._listed(delta.log_probs)))
         found += [self._chunk(choice, {"tool_calls": [_written_call(call)]}) for call in delta.calls]
         if choice.reason is not None:
-            found.append(self._chunk(choice, {}, reason=choice.reason))
+            found.append({**self._chunk(choice, {}, reason=choice.reason), "stop_reason": choice.stop_reason})
         return found
 
     def _chunk(
@@ -58,7 +58,13 @@ class ChatForm:
         if calls:
             message["tool_calls"] = calls
         log_probs = self._listed([entry for delta in deltas for entry in delta.log_probs])
-        return {"index": choice.index, "message": message, "logprobs": log_probs, "finish_reason": choice.reason}
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": log_probs,
+            "finish_reason": choice.reason,
+            "stop_reason": choice.stop_reason,
+        }
 
 
 def _written_call(call: CallPiece) -> dict[str, Any]:

@@ -14,20 +14,20 @@ class StopWords:
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._held = ""
-        self.found = False
-        """Whether a word has come: nothing follows."""
+        self.found: str | None = None
+        """The word that has come: nothing follows."""
 
     def feed(self, piece: str, *, final: bool) -> str:
         """What of the text may be shown now; ``final``: nothing more comes of it."""
-        if self.found:
+        if self.found is not None:
             return ""
         if not self._words:
             return piece
         text = self._held + piece
-        places = [place for word in self._words if (place := text.find(word)) >= 0]
+        places = {word: place for word in self._words if (place := text.find(word)) >= 0}
         if places:
-            self.found, self._held = True, ""
-            return text[: min(places)]
+            self.found, self._held = min(places, key=places.__getitem__), ""
+            return text[: places[self.found]]
         held = 0 if final else unfinished(text, self._words)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
@@ -45,12 +45,14 @@ class Delta:
 
 @dataclass(slots=True)
 class Choice:
-    """``reason``: why it has ended, in OpenAI's word, or None."""
+    """``reason``: why it has ended, in OpenAI's word, or None. ``stop_reason``: the word or the token of the request
+    that has ended it, as vLLM has it."""
 
     index: int
     stop: StopWords
     tools: Tools = field(default_factory=Tools)
     reason: str | None = None
+    stop_reason: str | int | None = None
     begun: bool = False
     """Whether anything of it has been sent."""
     prompt: Sequence[bytes] = ()
@@ -65,14 +67,23 @@ class Choice:
         if self.tools.names and self.tools.named is None:
             self._finder = ToolCalls(self.tools.names, parallel=self.tools.parallel)
 
-    def take(self, text: str, log_probs: Sequence[bytes], reason: str, *, thinking: bool = False) -> Delta:
-        """The next piece of the model's text. ``reason``: why it is the last one, or empty. ``thinking``: whether the
-        prompt has opened the reasoning with which the text begins."""
+    def take(
+        self,
+        text: str,
+        log_probs: Sequence[bytes],
+        reason: str,
+        *,
+        thinking: bool = False,
+        stop_token: int | None = None,
+    ) -> Delta:
+        """The next piece of the model's text. ``reason``: why it is the last one, or empty; ``stop_token``: the one
+        that has ended it. ``thinking``: whether the prompt has opened the reasoning with which the text begins."""
         if self.reason is not None:
             return Delta()
         shown = self.stop.feed(text, final=bool(reason))
-        if self.stop.found:
-            reason = "stop"
+        self.stop_reason = stop_token
+        if self.stop.found is not None:
+            reason, self.stop_reason = "stop", self.stop.found
         reasoning = ""
         if self.thinks:
             self._reasoning = self._reasoning or Reasoning(opened=thinking)

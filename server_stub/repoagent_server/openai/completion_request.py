@@ -52,6 +52,7 @@ class CompletionForm:
             "text": text,
             "logprobs": self._table(choice, list(map(loads, log_probs))) if self._log_probs else None,
             "finish_reason": choice.reason,
+            "stop_reason": choice.stop_reason,
         }
 
     def _table(self, choice: Choice, log_probs: Sequence[Any]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types import Completion, CompletionUsage
 from openai.types.chat import ChatCompletion
 
-from .conftest import Token, user
+from .conftest import Token, events, user
 
 PROMPT = "47+85:"
 DRAWN: dict[str, Any] = {"temperature": 1.5, "seed": 11, "max_tokens": 12}
@@ -132,3 +133,41 @@ def test_tokens_as_prompts_are_the_same_in_pieces(client: OpenAI, token: Token) 
         whole = client.completions.create(**asked)
         chunks = list(client.completions.create(stream=True, **asked))
         assert _joined([_of_completion(chunk) for chunk in chunks]) == _of_completion(whole)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize("ended", ["word", "token", "length", "end"])
+def test_what_has_ended_a_text_is_reported_as_by_vllm(
+    ended: str, path: str, stream: bool, http: httpx.Client, token: Token
+) -> None:
+    comma = token(",")
+    fields, wanted = {
+        "word": ({"stop": ["never", ", 4", ", 4+"]}, ("stop", ", 4")),
+        "token": ({"stop_token_ids": [comma], "stop": ["never"]}, ("stop", comma)),
+        "length": ({"max_tokens": 2}, ("length", None)),
+        "end": ({}, ("stop", None)),
+    }[ended]
+    prompt = {"messages": user(PROMPT)} if path.startswith("chat") else {"prompt": PROMPT}
+    body = {"model": "sums", "temperature": 0, "max_tokens": 40, **prompt, **fields}
+    if stream:
+        *chunks, _ = events(http, f"/v1/{path}", body)
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        assert all(choice.get("stop_reason") is None for choice in choices[:-1])
+    else:
+        choices = http.post(f"/v1/{path}", json=body).json()["choices"]
+    assert (choices[-1]["finish_reason"], choices[-1]["stop_reason"]) == wanted
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_each_chunk_has_the_usage_so_far_if_that_is_wanted(path: str, http: httpx.Client) -> None:
+    prompt = {"messages": user(PROMPT)} if path.startswith("chat") else {"prompt": PROMPT}
+    body = {"model": "sums", "temperature": 0, "max_tokens": 5, **prompt}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, _ = events(http, f"/v1/{path}", {**body, "stream_options": options})
+    made = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert made == sorted(made)
+    assert set(range(1, 6)) <= set(made)
+    assert all(chunk["usage"]["prompt_tokens"] == chunks[-1]["usage"]["prompt_tokens"] for chunk in chunks)
+    *chunks, _ = events(http, f"/v1/{path}", {**body, "stream_options": {**options, "include_usage": False}})
+    assert not any("usage" in chunk for chunk in chunks)
