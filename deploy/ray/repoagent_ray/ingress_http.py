@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from repoagent_server.access import Access
 from repoagent_server.codec.json_text import loads
@@ -20,6 +20,7 @@ from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory, answer_to
 from repoagent_server.http.ui_routes import ui_routes
+from repoagent_server.openai.response_answer import error_event
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 
@@ -29,6 +30,8 @@ from repoagent_ray.logs import Logs
 from repoagent_ray.replicas import Replicas
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack, without_credentials
+
+_EVENT_END: Final = b"\n\n"
 
 
 def ingress_service(
@@ -110,22 +113,24 @@ class _Forward:
             exchange.respond(_response(head))
 
     async def _stream(self, request: Request, model: str, exchange: Exchange) -> None:
-        begun = False
+        begun, events = False, 0
         try:
             async for piece in self._replicas.stream("http_stream", model, self._call(request)):
                 if isinstance(piece, HttpHead):
                     begun = True
                     exchange.begin(_response(piece))
-                    for part in piece.body:
-                        exchange.write(bytes(unpack(part)))
+                    pieces = [bytes(unpack(part)) for part in piece.body]
                 else:
-                    exchange.write(piece)
+                    pieces = [piece]
+                for data in pieces:
+                    events += data.count(_EVENT_END)
+                    exchange.write(data)
         except Exception as error:
             answer = _refusal(error, request)
             if not begun:
                 exchange.respond(answer)
                 return
-            exchange.write(b"data: %b\n\n" % bytes(answer.body))
+            exchange.write(_last_event(request.target, bytes(answer.body), events))
         exchange.end()
 
     def _call(self, request: Request) -> HttpCall:
@@ -183,6 +188,13 @@ def _cancel(task: "asyncio.Task[None]") -> None:
 
 def _refusal(error: Exception, request: Request) -> Response:
     return openai_error(error) if is_openai(request.target) else answer_to(error, request)
+
+
+def _last_event(target: bytes, error: bytes, number: int) -> bytes:
+    """The event number ``number`` of a stream, an error: as the server itself would write it on the same path."""
+    if target.partition(b"?")[0] == b"/v1/responses":
+        return error_event(error, number)
+    return b"data: %b%b" % (error, _EVENT_END)
 
 
 def _response(head: HttpHead) -> Response:

@@ -70,3 +70,35 @@ def test_the_rights_and_the_replicas_for_an_adapter_are_those_of_its_model(admit
 
     assert asyncio.run(answered()) == (200 if admitted else 503, "m")
     assert asked == [("m", "POST /tokenize"), ("m", BODY)][: 1 + admitted]
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        (b"/v1/responses", b'event: error\ndata: {"type":"error","code":"server_error","message":"gone","param":null,'),
+        (b"/v1/responses?x", b'event: error\ndata: {"type":"error",'),
+        (b"/v1/chat/completions", b'data: {"error":{"message":"gone",'),
+    ],
+)
+def test_a_stream_whose_replica_is_gone_ends_with_an_event_of_its_route(path: bytes, last: bytes) -> None:
+    """Clients of OpenAI's read what lies behind ``data:`` by its type."""
+
+    async def stream(*_: Any) -> Any:
+        yield HttpHead(200, b"", [], (b"event: a\ndata: {}\n\nevent: b\ndata: {}\n\n",))
+        yield b"event: c\ndata: {}\n\n"
+        raise UnavailableError("gone")
+
+    async def written() -> list[bytes]:
+        pieces: list[bytes] = []
+        ended = asyncio.Event()
+        exchange: Any = SimpleNamespace(begin=lambda _: None, write=pieces.append, end=ended.set, on_cancel=None)
+        replicas: Any = SimpleNamespace(stream=stream)
+        forward = _Forward(replicas, asyncio.get_running_loop(), guarded=True)
+        forward.stream(Request(b"POST", path, [], frame_of([]), BODY), {"model": "m"}, exchange)
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
+        return pieces
+
+    found = asyncio.run(written())[-1]
+    assert found.startswith(last)
+    assert (b'"sequence_number":3}' in found) == path.startswith(b"/v1/responses")

@@ -13,6 +13,8 @@ from repoagent_server.openai.tool_calls import CallPiece
 
 _ENDED: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a text is not complete, by the reason of its end."""
+_FAULT: Final = "server_error"
+"""OpenAI's code of an error that has no other."""
 
 
 class ResponseAnswer(Answer):
@@ -42,7 +44,7 @@ class ResponseAnswer(Answer):
         """See :class:`~repoagent_server.openai.answer.Answer`."""
         self._status = "failed"
         self._join()
-        self._put("response.failed", response=self._response({"code": "server_error", **_told(loads(error)["error"])}))
+        self._put("response.failed", response=self._response({"code": _FAULT, **_told(loads(error)["error"])}))
         return self._taken()
 
     def _written(self, choice: Choice, delta: Delta) -> bytes:
@@ -133,8 +135,7 @@ class ResponseAnswer(Answer):
 
     def _put(self, kind: str, **members: Any) -> None:
         if self._stream:
-            document = dumps({"type": kind, "sequence_number": self._sent, **members})
-            self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), document))
+            self._events.append(_event(kind, {"type": kind, "sequence_number": self._sent, **members}))
             self._sent += 1
 
     def _taken(self) -> bytes:
@@ -159,6 +160,18 @@ class ResponseAnswer(Answer):
             "usage": None if self._status == "in_progress" else self._usage.of_response(),
             **self._asked.echoed,
         }
+
+
+def error_event(error: bytes, number: int) -> bytes:
+    """Event number ``number``, the last, where nothing else is known of the response; ``error``: the body of a response
+    with it."""
+    told = loads(error)["error"]
+    event = {"type": "error", "code": told["code"] or _FAULT, "message": told["message"], "param": told["param"]}
+    return _event("error", {**event, "sequence_number": number})
+
+
+def _event(kind: str, document: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(document))
 
 
 def _told(error: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,12 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
-from openai.types.responses import Response
+from openai._streaming import SSEDecoder
+from openai.types.responses import Response, ResponseErrorEvent
+from repoagent_server.http.openai_answers import openai_error
+from repoagent_server.openai.response_answer import error_event
+
+from repoagent.errors import OverloadedError, RepoAgentError, UnavailableError
 
 from .conftest import user
 from .test_tool_calls import HERMES
@@ -229,4 +234,20 @@ def test_an_error_after_the_first_event_is_one(http: httpx.Client) -> None:
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
     assert "a fault of the model" in last["response"]["error"]["message"]
+    assert last["response"]["error"]["code"] == "server_error"
+    assert text.rstrip().rpartition("\n\n")[2].startswith("event: response.failed\n")
     assert http.post("/v1/responses", json={"model": "parrot", "input": "fail"}).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UnavailableError("gone"), "server_error"), (OverloadedError("busy"), "rate_limit_exceeded")]
+)
+def test_an_error_of_what_has_passed_a_stream_on_is_an_event_of_the_official_client(
+    error: RepoAgentError, code: str
+) -> None:
+    """An ingress of Ray, whose replica has died: it knows of the response how many events there were."""
+    event = error_event(bytes(openai_error(error).body), 7)
+    (found,) = SSEDecoder().iter_bytes(iter([event]))
+    assert found.event == "error"
+    read = ResponseErrorEvent.model_validate_json(found.data)
+    assert (read.type, read.code, read.message, read.sequence_number) == ("error", code, error.message, 7)

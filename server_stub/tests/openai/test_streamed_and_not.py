@@ -142,12 +142,13 @@ def test_what_has_ended_a_text_is_reported_as_by_vllm(
     ended: str, path: str, stream: bool, http: httpx.Client, token: Token
 ) -> None:
     comma = token(",")
-    fields, wanted = {
+    cases: dict[str, tuple[dict[str, Any], Any]] = {
         "word": ({"stop": ["never", ", 4", ", 4+"]}, ("stop", ", 4")),
         "token": ({"stop_token_ids": [comma], "stop": ["never"]}, ("stop", comma)),
         "length": ({"max_tokens": 2}, ("length", None)),
         "end": ({}, ("stop", None)),
-    }[ended]
+    }
+    fields, wanted = cases[ended]
     prompt = {"messages": user(PROMPT)} if path.startswith("chat") else {"prompt": PROMPT}
     body = {"model": "sums", "temperature": 0, "max_tokens": 40, **prompt, **fields}
     if stream:
