@@ -3,8 +3,11 @@
 import ctypes
 import errno
 import socket
+import stat
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from repoagent.errors import UnavailableError
@@ -18,12 +21,14 @@ _DROP_SYN: Final = b"".join(
     for line in [(0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
 )
 
+_SCHEME: Final = "unix:"
+_ABSTRACT: Final = "unix-abstract:"
 
 _inherited: Final[dict[tuple[str, int], socket.socket]] = {}
 
 
 def inherit(sockets: Mapping[tuple[str, int], socket.socket]) -> None:
-    """Have :func:`bound` give these for their addresses: another process has made them."""
+    """Have these used for their addresses: another process has made them."""
     _inherited.update(sockets)
 
 
@@ -33,9 +38,8 @@ def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
     Raises:
         UnavailableError: the address cannot be had.
     """
-    inherited = _inherited.pop((address, port), None)
-    if inherited is not None:
-        return inherited
+    if (made := _inherited.get((address, port))) is not None:
+        return made
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -48,6 +52,59 @@ def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
         listener.close()
         raise UnavailableError(f"Socket '{address}:{port}' {_why(error, port)}") from None
     return listener
+
+
+def is_unix(address: str) -> bool:
+    """Whether an address is that of a Unix socket, which has no port."""
+    return address.startswith((_SCHEME, _ABSTRACT))
+
+
+def release(address: str, port: int) -> None:
+    """Remove the file of a Unix socket that is no longer listened on, unless another process has made it."""
+    if address.startswith(_SCHEME) and (address, port) not in _inherited:
+        with suppress(OSError):
+            Path(_path(address)).unlink()
+
+
+def bound_unix(address: str, port: int = 0) -> socket.socket:
+    """The same of ``unix:PATH`` or ``unix-abstract:NAME``. The port has no meaning.
+
+    Raises:
+        UnavailableError: the address cannot be had.
+    """
+    if (made := _inherited.get((address, port))) is not None:
+        return made
+    abstract = address.startswith(_ABSTRACT)
+    path = "\0" + address.removeprefix(_ABSTRACT) if abstract else _path(address)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if not abstract:
+            _remove_stale(path)
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        why = error.strerror or error
+        raise UnavailableError(f"Socket '{address}' already in use or not available: {why}") from None
+    return listener
+
+
+def _path(address: str) -> str:
+    path = address.removeprefix(_SCHEME)
+    return "/" + path.lstrip("/") if path.startswith("//") else path
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket on which nothing listens: what a server that was killed leaves behind."""
+    try:
+        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
 
 
 def _why(error: OSError, port: int) -> str:

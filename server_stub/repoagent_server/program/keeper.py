@@ -15,13 +15,13 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.access.access_file import AccessFile
-from repoagent_server.http.listener import bound
+from repoagent_server.http.listener import bound, bound_unix, is_unix, release
 from repoagent_server.processes.builder import FleetBuilder
 from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed
-from repoagent_server.program.front_ends import ports, with_ports
+from repoagent_server.program.front_ends import READY_NAMES, ports, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
@@ -239,9 +239,13 @@ class _Ports:
         self.sockets: dict[tuple[str, int], list[socket.socket]] = {}
         try:
             for name, (address, port, shared) in ports(options).items():
-                host = address.removeprefix("[").removesuffix("]")
-                made = _sockets(host, port, options.processes, shared=shared)
-                number = int(made[0].getsockname()[1])
+                host, number = address.removeprefix("[").removesuffix("]"), 0
+                if is_unix(address) and READY_NAMES[name] == "grpc":  # Each worker accepts from the one that there is.
+                    made = [bound_unix(address)]
+                    made += [made[0].dup() for _ in range(options.processes - 1)]
+                else:
+                    made = _sockets(host, port, options.processes, shared=shared)
+                    number = int(made[0].getsockname()[1])
                 self.sockets[host, number] = made
                 self.addresses[name] = address, number
         except BaseException:
@@ -254,10 +258,12 @@ class _Ports:
         return {name: port for name, (_, port) in self.addresses.items()}
 
     def close(self) -> None:
-        """Let go of them."""
-        for made in self.sockets.values():
+        """Let go of them. Twice is once."""
+        for address, made in self.sockets.items():
             for one in made:
                 one.close()
+            release(*address)
+        self.sockets = {}
 
 
 def _sockets(host: str, port: int, count: int, *, shared: bool) -> list[socket.socket]:

@@ -17,6 +17,7 @@ from repoagent_server.flags.values import LEVEL, PROCESSES, RESOURCE
 from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
+from repoagent_server.http.listener import is_unix
 from repoagent_server.http.origins import is_loopback
 from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -244,7 +245,6 @@ class ServeOptions:
         alone = {
             "--model-load-on-demand": self.model_load_on_demand,
             "--model-namespacing": self.model_namespacing,
-            "--grpc-address=unix": self.grpc.address.startswith("unix"),
         }
         if refused := [flag for flag, given in alone.items() if given]:
             raise click.UsageError(f"{', '.join(refused)}: not with --processes above 1")
@@ -296,7 +296,7 @@ def _open_ports(options: ServeOptions) -> Iterator[str]:
 
 
 def _open(kind: str, address: str, restrictions: Restrictions, flag: str) -> Iterator[str]:
-    local = address.startswith(("unix:", "unix-abstract:")) or is_loopback(address.removeprefix("[").removesuffix("]"))
+    local = is_unix(address) or is_loopback(address.removeprefix("[").removesuffix("]"))
     if local or Api.MODEL_REPOSITORY in restrictions:
         return
     yield (

@@ -97,7 +97,6 @@ def test_flags_with_several_values(parse: Any) -> None:
             ["--processes=2", "--model-control-mode=explicit", "--model-namespacing=true"],
             "not with --processes above 1",
         ),
-        (["--processes=2", "--model-control-mode=explicit", "--grpc-address=unix:x"], "not with --processes above 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_change(parse: Any, flags: list[str], message: str) -> None:

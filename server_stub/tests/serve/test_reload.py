@@ -1,10 +1,12 @@
 """``--processes`` and SIGUSR2: new processes take the workers' places, and no client notices."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,3 +147,22 @@ def test_a_model_whose_plaintext_was_wiped_is_replaced_too(world: "World") -> No
         assert {ask(client, "wiped") for client in clients} == {200}
     assert world.calls("wiped").count("agent LOAD") == 3  # At the start, and for each new worker.
     assert server.stop() == 0
+
+
+def test_a_unix_socket_of_grpc_is_shared_by_the_workers_and_those_that_follow_them(world: "World") -> None:
+    path, one = world.root / "grpc.sock", triton.InferInput("X", [1, 4], "FP32")
+    one.set_data_from_numpy(np.ones((1, 4), np.float32))
+
+    def answered(_: int = 0) -> bool:
+        with triton.InferenceServerClient(f"unix:{path}") as client:
+            return bool(client.infer("plain", [one]).as_numpy("Y")[0, 0] == -1)
+
+    server = world.serve("--processes=2", "--load-model=plain", f"--grpc-address=unix:{path}", "--exit-timeout-secs=10")
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(answered, range(16)))
+    server.process.send_signal(signal.SIGUSR2)
+    server.until(lambda: answered() and "all worker processes have been replaced" in server.log, "the replacement")
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: answered() and "serves again" in server.log, "another worker")
+    assert server.stop() == 0
+    assert not path.exists()

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import socket
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import UnavailableError
@@ -17,7 +15,7 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.service import GrpcService
-from repoagent_server.http.listener import bound, ignore_new, queued
+from repoagent_server.http.listener import bound, bound_unix, ignore_new, is_unix, queued, release
 from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
@@ -154,7 +152,7 @@ class Http2Transport:
                 for waiting in list(queued(listener)):
                     with contextlib.suppress(OSError):  # the client has gone
                         await self._loop.connect_accepted_socket(self._protocol, waiting)
-        unlink(self._options.address)
+        release(self._options.address, self._options.port)
 
     def _parted(self) -> bool:
         """Ask every client to go, and those whose handshake has ended since; whether all have heard."""
@@ -189,10 +187,6 @@ def _times(options: GrpcOptions) -> Times:
     )
 
 
-_SCHEME = "unix:"
-_ABSTRACT = "unix-abstract:"
-
-
 def listening(address: str, port: int, reuse_port: bool) -> socket.socket:
     """A socket that has the address and does not listen yet: ``host``, ``::1``, ``[::1]``, ``unix:PATH``.
 
@@ -200,49 +194,9 @@ def listening(address: str, port: int, reuse_port: bool) -> socket.socket:
         UnavailableError: the address cannot be had.
     """
     try:
-        if address.startswith(_ABSTRACT):
-            return _unix("\0" + address.removeprefix(_ABSTRACT))
-        if address.startswith(_SCHEME):
-            return _unix(_path(address))
+        if is_unix(address):
+            return bound_unix(address, port)
         return bound(address.removeprefix("[").removesuffix("]"), port, reuse_port)
-    except (OSError, UnavailableError) as error:
-        where = address if address.startswith((_SCHEME, _ABSTRACT)) else f"{address}:{port}"
+    except UnavailableError as error:
+        where = address if is_unix(address) else f"{address}:{port}"
         raise UnavailableError(f"gRPC cannot listen on {where}: the address is in use or not ours") from error
-
-
-def unlink(address: str) -> None:
-    """Remove the file of a socket that is no longer listened on."""
-    if address.startswith(_SCHEME):
-        with contextlib.suppress(OSError):
-            Path(_path(address)).unlink()
-
-
-def _path(address: str) -> str:
-    path = address.removeprefix(_SCHEME)
-    return "/" + path.lstrip("/") if path.startswith("//") else path
-
-
-def _unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if not path.startswith("\0"):
-            _remove_stale(path)
-        listener.bind(path)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket on which nothing listens: what a server that was killed leaves behind."""
-    try:
-        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            Path(path).unlink()
