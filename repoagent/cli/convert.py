@@ -18,18 +18,35 @@ from repoagent.limits import DEFAULT_LIMITS
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
     from repoagent.loader.converting.environments import ConverterSettings
     from repoagent.loader.converting.registry import Converters
 
 
-def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def pairs_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if "=" not in value:
             raise click.BadParameter(f"'{value}' is not NAME=VALUE")
     return dict(value.split("=", 1) for value in values)
 
 
-@click.command()
+class _Convert(click.Command):
+    """``repoagent convert verify ...`` is another command; a file of that name is ``./verify``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["verify"]:
+            from repoagent.cli.rebuild import verify
+
+            return verify.make_context(f"{info_name} verify", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command(cls=_Convert)
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--from", "source_format", help="The format of FILE. [default: what its content shows]")
 @click.option("--to", "target_format", default="onnx", show_default=True, help="The format to convert to.")
@@ -39,7 +56,7 @@ def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=_pairs,
+    callback=pairs_of,
     help="A parameter of the converter; repeat for more.",
 )
 @converter_flags
@@ -54,6 +71,8 @@ def convert(
     """Convert the model FILE, and print the configuration that serves the result.
 
     A model of XGBoost or LightGBM is recognised by its content. Exits 1 if FILE is refused.
+
+    `repoagent convert verify URL KEY FILE` builds a shared conversion again, and compares.
     """
     from repoagent.config import ModelConfig, write_text
     from repoagent.converters import BUILT_IN_CONVERTERS
@@ -71,7 +90,7 @@ def convert(
     stop = StopSignals()
     try:
         settings = take_converter_settings(flags)
-        converter, plan, product, written = _converted(converters, pair, file, directory, parameters, settings, stop)
+        converter, plan, product, written = converted(converters, pair, file, directory, parameters, settings, stop)
     except RepoAgentError:
         if stop.number:
             sys.exit(128 + stop.number)
@@ -96,7 +115,7 @@ def _recognized(file: Path, target: str, converters: "Converters") -> str:
     )
 
 
-def _converted(
+def converted(
     converters: "Converters",
     pair: tuple[str, str],
     file: Path,
@@ -104,13 +123,15 @@ def _converted(
     parameters: dict[str, str],
     given: "ConverterSettings",
     stop: StopSignals,
+    config: "ModelConfig | None" = None,
 ) -> tuple[Converter, ConversionPlan, Product, list[Path]]:
+    """The result of ``file``, made in ``directory``: its converter, plan, product and files."""
     from repoagent.loader.converting.build_process import build_in_child
     from repoagent.loader.converting.environments import jail_bytes, planned
     from repoagent.loader.converting.messages import BuildOrder
     from repoagent.loader.converting.result_files import refuse_foreign
 
-    source = ConversionSource(file.absolute().parent, file.name, str(file))
+    source = ConversionSource(file.absolute().parent, file.name, str(file), config)
     pair, source, parameters = converters.redirected(pair, source, parameters)
     file = file.parent / source.name
     converter: Converter = converters.get(pair)

@@ -1,0 +1,178 @@
+"""``repoagent convert verify URL KEY FILE``: builds a shared conversion again, and prints what differs."""
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from repoagent.api.converters import ConversionSource
+from repoagent.cli.convert import converted, pairs_of
+from repoagent.cli.flags import converter_flags, take_converter_settings
+from repoagent.cli.interrupt import StopSignals
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.public_text import printable
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.loader.converting.environments import ConverterSettings
+    from repoagent.loader.converting.registry import Converters
+
+_PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TIMEOUT: Final = 15
+_LARGEST: Final = 24 << 20
+_LONG: Final = 200
+_KEY: Final = re.compile(r"convert-[0-9a-f]{64}")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("key")
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--builder", type=_PATH, required=True, help="The public key of the builder (PEM or DER).")
+@click.option("--config", type=_PATH, help="The config.pbtxt of the model, if it has one.")
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs_of,
+    help="A parameter of the converter, if its default is not what was built; repeat for more.",
+)
+@converter_flags
+def verify(
+    url: str, key: str, file: Path, builder: Path, config: Path | None, parameters: dict[str, str], **flags: Any
+) -> None:
+    """Convert FILE again, and compare with the result KEY that a builder signed in the shared cache at URL.
+
+    Prints what differs, one line each. Exits 0 if nothing does, 1 if anything does, 2 if it cannot be built here.
+    """
+    stop = StopSignals()
+    try:
+        statement = _statement(url, key, builder.read_bytes())
+        differences = _differences(key, statement, file, _config(config), parameters, flags, stop)
+    except (OSError, RepoAgentError) as error:
+        if stop.number:
+            sys.exit(128 + stop.number)
+        click.echo(printable(f"repoagent: {error}"), err=True)
+        sys.exit(2)
+    for difference in differences:
+        click.echo(printable(difference), err=True)
+    if differences:
+        sys.exit(1)
+    click.echo(printable(f"{key}: the same result was built again: OK"))
+
+
+def _statement(url: str, key: str, builder: bytes) -> dict[str, Any]:
+    """What the holder of the key ``builder`` signed as the result ``key``."""
+    from repoagent.api.envelopes import key_id, read_document, read_public_key
+    from repoagent.api.envelopes import verify as payload_of
+    from repoagent.loader.plugins import PluginManager
+    from repoagent.storage.paths.faults import storage_faults
+    from repoagent.storage.repositories.filesystems import open_patiently
+    from repoagent.storage.repositories.url import parse_url
+
+    if not _KEY.fullmatch(key):
+        raise InvalidArgumentError(f"'{key}' is not the key of a conversion, convert- and 64 hexadecimal digits")
+    public, place = read_public_key(builder), parse_url(url)
+    name = f"{place.path.rstrip('/')}/{key}/statements/{key_id(public)}.dsse.json"
+    with PluginManager() as plugins, storage_faults("read", "the shared cache of conversions"):
+        fs, _ = open_patiently(place, None, plugins.registry("filesystems"), _TIMEOUT)
+        envelope = fs.cat_file(name, start=0, end=_LARGEST)
+    return read_document(payload_of(read_document(envelope, "the statement"), public), "the payload of the statement")
+
+
+def _config(path: Path | None) -> "ModelConfig | None":
+    from repoagent.config import read_text
+
+    return None if path is None else read_text(path.read_text(encoding="utf-8"), source=str(path))
+
+
+def _differences(
+    key: str,
+    statement: dict[str, Any],
+    file: Path,
+    config: "ModelConfig | None",
+    parameters: Mapping[str, str],
+    flags: dict[str, Any],
+    stop: StopSignals,
+) -> list[str]:
+    """What is not here as it was signed: what it was made of and how, and, if that is the same, what comes of it."""
+    from repoagent.converters import BUILT_IN_CONVERTERS
+    from repoagent.loader.conversion import cache_key
+    from repoagent.loader.converting.environments import planned
+    from repoagent.loader.converting.provenance import definition_of, tools_of
+    from repoagent.loader.converting.registry import Converters
+    from repoagent.loader.plugins import PluginManager
+
+    with PluginManager() as plugins:
+        converters = Converters(plugins.registry("converters", BUILT_IN_CONVERTERS))
+    try:
+        signed = statement["predicate"]["buildDefinition"]
+        tools = dict(statement["predicate"]["runDetails"]["builder"]["version"])
+        asked = signed["externalParameters"]
+        pair = (asked["from"], asked["to"])
+        known = converters.get(pair).options
+        options = {name: str(value) for name, value in asked["settings"].items() if name in known} | dict(parameters)
+        results = {one["name"]: [one["digest"], one.get("annotations", {})] for one in statement["subject"]}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise InvalidArgumentError("the statement is signed, but not in a form that this version knows") from None
+    tools.pop("repoagent-core", None)  # as in the key: what a release of ours changes shows in the converter's
+    settings = take_converter_settings(flags)
+    source = ConversionSource(file.absolute().parent, file.name, str(file), config)
+    converter = converters.get(pair)
+    plan = planned(converter, pair, source, options, settings)
+    digests = _digests(source.directory, plan.inputs)
+    here = {"": definition_of(pair, plan, digests), "tools": tools_of(converter.version, plan)}
+    found = list(_unlike("", {"": signed, "tools": tools}, here))
+    if not found and key != cache_key(pair, converter.version, plan, digests):
+        found = [f"the statement is that of another key: {cache_key(pair, converter.version, plan, digests)}"]
+    return found or list(_unlike("", results, _built(converters, pair, file, options, settings, stop, config)))
+
+
+def _built(
+    converters: "Converters",
+    pair: tuple[str, str],
+    file: Path,
+    options: dict[str, str],
+    settings: "ConverterSettings",
+    stop: StopSignals,
+    config: "ModelConfig | None",
+) -> dict[str, Any]:
+    """The result as a statement has it: name -> digest and annotations of each file."""
+    with tempfile.TemporaryDirectory(prefix="repoagent-") as scratch:
+        target = Path(scratch)
+        _, plan, product, _ = converted(converters, pair, file, target, options, settings, stop, config)
+        names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
+        made = {name: [{"sha256": digest}, {}] for name, digest in _digests(target, names).items()}
+    made[plan.output][1] = dict(product.annotations)
+    return made
+
+
+def _digests(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    from repoagent.beneath.digests import digest_files
+
+    found = digest_files(directory, dict.fromkeys(names, ("sha256",)))
+    return {name: digests["sha256"] for name, digests in found.items()}
+
+
+def _unlike(where: str, signed: Any, here: Any) -> Iterator[str]:
+    """One sentence for each value that is not the same."""
+    signed, here = json.loads(json.dumps([signed, here]))  # a tuple is a list in a statement
+    if isinstance(signed, dict) and isinstance(here, dict):
+        for name in sorted(signed.keys() | here.keys()):
+            yield from _unlike(f"{where}.{name}".strip("."), signed.get(name), here.get(name))
+    elif isinstance(signed, list) and isinstance(here, list) and len(signed) == len(here):
+        for number, (one, other) in enumerate(zip(signed, here, strict=True)):
+            yield from _unlike(f"{where}[{number}]", one, other)
+    elif signed != here:
+        yield f"{where}: signed {_shown(signed)}, here {_shown(here)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
