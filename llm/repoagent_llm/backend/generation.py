@@ -184,9 +184,7 @@ class Generation:
     def _output(self) -> TextOutput:
         # Beams are compared with each other at their ends: there the executor decides alone where these are.
         words = () if self._beams else self._form.stop_words
-        return TextOutput(
-            Detokenizer(self._tokenizer, self.request.input_token_ids, lambda: self._prompt_text), StopWords(words)
-        )
+        return TextOutput(Detokenizer(self._tokenizer, self.request.input_token_ids), StopWords(words))
 
     @cached_property
     def _prompt_text(self) -> str:

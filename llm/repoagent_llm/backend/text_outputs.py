@@ -26,7 +26,10 @@ class StopWords:
         if not self._words:
             return piece, False
         text = self._before + piece
-        ends = [place + len(word) for word in self._words if (place := text.find(word)) >= 0]
+        known = len(self._before)
+        ends = [  # A word that ends in the earlier pieces was found there: each is looked for where it may end now.
+            place + len(word) for word in self._words if (place := text.find(word, max(0, known - len(word) + 1))) >= 0
+        ]
         if ends:
             return text[len(self._before) : min(ends)], True
         self._before = text[len(text) - self._reach :] if self._reach else ""

@@ -1,6 +1,6 @@
 """From texts to tokens and back, with Hugging Face's ``tokenizers``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -166,22 +166,31 @@ class _Panics:
 _PANICS: Final = _Panics()
 
 
+_BEFORE: Final = 64
+"""Tokens of a prompt that are read with the first new ones: all of a long one would take a while with each."""
+_WAITS: Final = 16
+"""Tokens that wait for others. More are bytes that are never a character, and would be read again with each new one."""
+_KEPT: Final = 8
+"""Those that are kept then, as of tokens without a text: a character has four bytes at most."""
+
+
 class Detokenizer:
-    """The text of one sequence behind its prompt, whose own text ``prompt_text`` makes if it is needed.
+    """The text of one sequence behind its prompt.
 
     The last tokens are decoded again with each new one, and what the text grew by is new: by itself a token does not
     know whether its text begins with a space. Where the text ends in the middle of a character, its end waits until
     the character is complete or can never be.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], prompt_text: Callable[[], str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._tokens = list(prompt)
-        self._prompt_text = prompt_text
+        self._tokens = list(prompt[-_BEFORE:])
         self._known: str | None = None
         """The text of the tokens that are only there to be read with new ones; None: that of the prompt."""
         self._new = len(self._tokens)
         """Where the tokens begin that have not been returned, or only in part. Those before them are known."""
+        self._silent = self._new
+        """Where those of them begin that have no text."""
         self._fresh = True
         """Whether nothing has come yet."""
         self._told = 0
@@ -205,6 +214,7 @@ class Detokenizer:
         """What comes next is read with ``tokens``, which need nothing before them, or with what there is."""
         if tokens:
             self._fresh, self._tokens, self._known, self._new = False, list(tokens), text, len(tokens)
+            self._silent = self._new
 
     def _feed(self, tokens: Sequence[int], *, final: bool) -> str:
         self._tokens += tokens
@@ -214,11 +224,22 @@ class Detokenizer:
         self._told = max(self._told, ready)
         if ready == len(text):
             self._move_on(text)
+        elif len(self._tokens) - self._new > _WAITS:
+            self._cut(text)
         return piece
+
+    def _cut(self, text: str) -> None:
+        """Keep the last tokens, if their text by itself is the end of ``text``."""
+        tokens, left = self._tokens[-_KEPT:], len(text) - self._told
+        end = self._tokenizer.decode(tokens)
+        if left <= len(end) and text.endswith(end):
+            self._tokens, self._known, self._new, self._told = tokens, "", 0, len(end) - left
 
     def _grown(self) -> str:
         text = self._tokenizer.decode(self._tokens)
-        known = self._prompt_text() if self._known is None else self._known
+        if self._known is None:
+            self._known = self._tokenizer.decode(self._tokens[: self._new])
+        known = self._known
         # A prompt that ends with a part of a character would take the bytes that follow it into the same sign.
         if text.startswith(known) and not known.endswith(_UNKNOWN):
             return text[len(known) :]
@@ -231,6 +252,8 @@ class Detokenizer:
             del self._tokens[: self._new]
             one = len(self._tokens) == 1
             self._known = self._tokenizer.decode_one(self._tokens[0]) if one else self._tokenizer.decode(self._tokens)
+            self._silent = len(self._tokens)
+        del self._tokens[self._silent + _KEPT :]
         self._new = len(self._tokens)
         self._told = 0
 

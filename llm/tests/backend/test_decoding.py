@@ -31,7 +31,7 @@ def test_pieces_are_the_text_and_break_no_character(name: str, size: int) -> Non
     for item in STORED:
         if item["tokenizer"] != name:
             continue
-        detokenizer, tokens = Detokenizer(tokenizer, [], str), item["tokens"]
+        detokenizer, tokens = Detokenizer(tokenizer, []), item["tokens"]
         cuts = range(0, len(tokens), size)
         pieces = [detokenizer.feed(tokens[start : start + size], final=start + size >= len(tokens)) for start in cuts]
         if "\ufffd" not in item["text"]:

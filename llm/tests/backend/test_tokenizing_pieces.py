@@ -1,7 +1,7 @@
 """Pieces of text from tokens that come one by one."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ TEXTS = ["hello world", " two  spaces ", "naïve café", "日本語 and 🙂🙃
 
 def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], steps: Any = None) -> list[str]:
     """The pieces of ``tokens`` behind ``prompt``, fed one by one or as many at a time as ``steps`` says."""
-    detokenizer = Detokenizer(tokenizer, prompt, lambda: tokenizer.decode(prompt))
+    detokenizer = Detokenizer(tokenizer, prompt)
     told, rest = [], list(tokens)
     while rest:
         count = 1 if steps is None else steps()
@@ -101,6 +101,37 @@ def test_a_byte_that_is_no_character_is_seen_behind_a_prompt_that_ends_with_one(
     tokenizer = Tokenizer(make())
     ids = {text: token for token, text in enumerate(token_bytes(tokenizer.vocabulary(1 << 20), tokenizer.to_json()))}
     prompt, tokens = [ids[b"\xe3"]], [ids[bytes([byte])] for byte in new]
-    made = Detokenizer(tokenizer, prompt, lambda: tokenizer.decode(prompt))
+    made = Detokenizer(tokenizer, prompt)
     text = "".join(made.feed([token]) for token in tokens[:-1]) + made.feed(tokens[-1:], final=True)
     assert text == tokenizer.decode(tokens)
+
+
+class _Counted(Tokenizer):
+    """``read``: tokens that were decoded."""
+
+    read = 0
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        self.read += len(tokens)
+        return super().decode(tokens)
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+@pytest.mark.parametrize("kind", ["bytes", "special"])
+def test_tokens_without_a_character_are_not_read_again_and_again(make: Callable[[], Any], kind: str) -> None:
+    """``allowed_token_ids`` of a client: each token was read with all before it, and with the prompt, on the one thread
+    that answers everybody."""
+    tokenizer = _Counted(make())
+    ids = {text: token for token, text in enumerate(token_bytes(tokenizer.vocabulary(1 << 20), tokenizer.to_json()))}
+    token = ids[b"\x80"] if kind == "bytes" else 1
+    prompt, made = tokenizer.encode("x" * 4000), 4000
+    detokenizer, tokenizer.read = Detokenizer(tokenizer, prompt), 0
+    text = "".join(detokenizer.feed([token]) for _ in range(made))
+    text += detokenizer.feed(tokenizer.encode("ok")[-2:], final=True)
+    assert text == ("\ufffd" * made if kind == "bytes" else "") + "ok"
+    assert tokenizer.read < 100 * made
+
+
+@given(st.lists(st.one_of(st.integers(3, 258), st.sampled_from([131, 1])), max_size=120))
+def test_bytes_that_wait_long_are_those_that_they_are_together(tokens: list[int]) -> None:
+    assert "".join(pieces(BYTES, [], tokens)) == BYTES.decode(tokens)
