@@ -5,16 +5,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from repoagent_server.access.clients import Caller
+from repoagent.audit import Actor
+from repoagent_server.access.clients import Asker, Caller
 from repoagent_server.access.credentials import Given
-from repoagent_server.access.errors import AccessError, Cause, NotPermittedError
-from repoagent_server.access.rights import Need, Right, Scope
+from repoagent_server.access.errors import AccessError, Cause, NotAuthenticatedError, NotPermittedError
+from repoagent_server.access.identity import PeerIdentity
+from repoagent_server.access.rights import Need, Right, Scope, for_model
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer, UnknownKeyError
 
 logger = logging.getLogger(__name__)
+
+_INFERS: Final = for_model(Right.INFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,29 @@ class Access:
         if scope is Scope.SERVER:
             self.require_all(caller, right)
 
+    def judge(self, credential: Any, model: str) -> None:
+        """Check what another process has passed on with a request for ``model``: what :func:`credential_of` made.
+
+        Raises:
+            AccessError: it is no client's that may infer with the model.
+        """
+        match credential:
+            case [str(secret), list(names)] if all(isinstance(name, str) for name in names):
+                given = Given(secret.encode(errors="replace"), PeerIdentity(tuple(names)) if names else None)
+            case _:
+                raise NotAuthenticatedError("a request of no client", given=False)
+        self.require(self.caller(given), _INFERS, model)
+
     @staticmethod
     def require_all(caller: Caller, right: Right) -> None:
         """Check that ``caller`` has ``right`` for all models. Raises as :meth:`require`."""
         if not caller.may_all(right):
             raise NotPermittedError.lacks(caller.name, right, None)
+
+
+def credential_of(asker: Actor | None) -> list[Any] | None:
+    """What the client of a request has given, for another process of this server; None if it is no client's."""
+    if not isinstance(asker, Asker):
+        return None
+    peer = asker.given.peer
+    return [asker.given.secret.decode(), list(peer.names) if peer is not None else []]

@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any, Final
 
@@ -61,6 +61,13 @@ class Client:
         return right in self._all
 
 
+@dataclass(frozen=True, slots=True)
+class Asker(Actor):
+    """A client for whose request something else is done, with what it has ``given``."""
+
+    given: Given = field(default=Given(), compare=False, repr=False)
+
+
 class Caller:
     """A client that has shown who it is. Good as long as the rules with ``mark`` are in force and ``expires`` is not
     over. An idle connection keeps its caller, so this must not keep the rules."""
@@ -77,8 +84,8 @@ class Caller:
         self.mark = mark
         self.name: Final = f"{client.name}/{subject}" if subject else client.name
         """For logs: the client's name in the access file, and whom its token is about."""
-        self.asker: Final = Actor("on-demand", self.name, manages=client.serves)
-        """For loads on demand."""
+        self.asker: Final = Asker("on-demand", self.name, manages=client.serves, given=given)
+        """For loads on demand, and for the process that has a model."""
         self.expires = expires
         self.kept: Any = None
         """For the front ends: what they make of a caller and need again for its next request."""

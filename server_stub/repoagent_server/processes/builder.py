@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _HOME: Final = "home"
 """The parameter by which a model's configuration chooses."""
 _HOMES: Final = ("any", "one")
+_WITHOUT_CALLS: Final = frozenset({"onnxruntime", "tensorrt", "openvino", "llm"})
+"""Backends whose models have no other models called."""
 
 
 class _Elsewhere(Scheduler):
@@ -143,8 +145,11 @@ class FleetBuilder(ModelBuilder):
         assert self.fleet is not None
         text = config.SerializeToString(deterministic=True)
         self.fleet.hand_over(root)
+        if calls := is_ensemble(config) or config.backend not in _WITHOUT_CALLS:
+            self.fleet.let_call()
         home = self._home(name, config)
-        build = partial(self.fleet.build, name, version, text, root, fleeting=fleeting, cancelled=cancelled)
+        order = (name, version, text, root)
+        build = partial(self.fleet.build, *order, fleeting=fleeting, cancelled=cancelled, calls=calls)
         handed, answer = build(home=home)
         try:
             complete = ModelConfig.FromString(bytes.fromhex(str(answer["config"])))

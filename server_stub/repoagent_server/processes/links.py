@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from repoagent.audit import Actor
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.nested_text import read_json
@@ -53,18 +54,36 @@ _READY_SECONDS: Final = 30.0
 Find = Callable[[int], ServedModel | None]
 
 
+class Rights(NamedTuple):
+    """How a home finds out that a client has the rights which the worker that passes its request on has checked."""
+
+    credential: Callable[[Actor | None], Any] = lambda _: None
+    """What is passed on with a request of that client: a plain value."""
+    judge: Callable[[Any, str], None] = lambda _credential, _model: None
+    """Raises RepoAgentError unless a request that came with this may be executed by a model."""
+
+
 class Links:
     """The sockets to the other workers, by their numbers, and the thread that reads all of them.
 
     Sockets come over ``news``, at any time; a second one for the same worker replaces the first. ``find`` has the
     versions whose home is here. ``broken`` is called with the number of a worker that a new socket is needed for.
+    ``rights`` are asked for each request that comes.
     """
 
-    def __init__(self, news: socket.socket, find: Find, broken: Callable[[int], object], limits: Limits) -> None:
+    def __init__(
+        self,
+        news: socket.socket,
+        find: Find,
+        broken: Callable[[int], object],
+        limits: Limits,
+        rights: Rights = Rights(),  # noqa: B008 - a tuple
+    ) -> None:
         self._news = news
         self._find = find
         self._broken = broken
         self._limits = limits
+        self._rights = rights
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._links: dict[int, Link] = {}
         self._lacking: set[int] = set()
@@ -114,7 +133,7 @@ class Links:
         wake = partial(os.eventfd_write, self._wake, 1)
         for fd in [fd for fd, link in by_fd.items() if link.worker == worker][: 1 - _OF_ONE_WORKER]:
             by_fd[fd].end()  # What is read next is that.
-        self._links[worker] = by_fd[sock.fileno()] = Link(worker, sock, self._find, wake, self._limits)
+        self._links[worker] = by_fd[sock.fileno()] = Link(worker, sock, self._find, wake, self._limits, self._rights)
 
     def _serve(self, by_fd: dict[int, "Link"], fd: int, event: int) -> None:
         link = by_fd[fd]
@@ -134,7 +153,9 @@ class Links:
 class Link:
     """The socket to one other worker: requests for the models whose home is there, and its requests for those here."""
 
-    def __init__(self, worker: int, sock: socket.socket, find: Find, wake: Callable[[], None], limits: Limits) -> None:
+    def __init__(
+        self, worker: int, sock: socket.socket, find: Find, wake: Callable[[], None], limits: Limits, rights: Rights
+    ) -> None:
         allowance = Allowance.of(limits)
         self.worker: Final = worker
         self.fault = ""
@@ -151,6 +172,7 @@ class Link:
             on_overflow=self._overflow,
         )
         self._find = find
+        self._rights = rights
         self._numbers: Final = itertools.count(1)
         self._open: dict[int, InferRequest] = {}
         """Requests that are there."""
@@ -172,7 +194,7 @@ class Link:
         """Pass ``request`` on to the version ``handed``. Never raises."""
         number, packer = next(self._numbers), Packer()
         try:
-            body = [handed, *request_body(number, request, packer)]
+            body = [handed, self._rights.credential(request.asker), *request_body(number, request, packer)]
             self._open[number] = request
             request.on_cancel = partial(self._cancel, number)
             self._channel.send(Kind.CALL, body, packer)
@@ -252,7 +274,7 @@ class Link:
             self._channel.send(kind, body, payload)
 
     def _call(self, message: Message) -> None:
-        handed, *body = message.body
+        handed, credential, *body = message.body
         number, asked, placeholder = request_of(body, message.payload)
         if type(number) is not int or number in self._calls:
             raise ProtocolError("a request has no number of its own")
@@ -265,7 +287,9 @@ class Link:
             if len(self._calls) >= _MOST_CALLS:
                 raise UnavailableError(f"{_MOST_CALLS} requests of another process wait already")
             self._calls[number] = request
-            self._version(handed).submit(request)
+            served = self._version(handed)
+            self._rights.judge(credential, served.name)
+            served.submit(request)
         except Exception as error:
             failure: RepoAgentError = as_repoagent_error(error, asked.model_name)
             if isinstance(error, RetiredError):

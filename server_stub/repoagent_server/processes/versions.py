@@ -27,6 +27,8 @@ class Handed:
     config: bytes
     root: str
     fleeting: bool
+    calls: bool = False
+    """Whether it may have other models called, for no client."""
     missing: bool = False
     """A worker that was started later could not build it: another load brings it back."""
     deaths: int = 0
@@ -72,6 +74,7 @@ class Versions(Roster):
         fleeting: bool,
         cancelled: Callable[[], bool],
         home: int | None = None,
+        calls: bool = False,
     ) -> tuple[Handed, dict[str, Any]]:
         """Have every worker, or the one that is its ``home``, build a version that is not shown yet; the answer of the
         first worker.
@@ -82,7 +85,7 @@ class Versions(Roster):
         """
         with self.lock:
             self._next += 1
-            handed = Handed(self._next, model, version, config, root, fleeting, home=home)
+            handed = Handed(self._next, model, version, config, root, fleeting, calls, home=home)
             chosen = self._workers if home is None else [self._workers[home]]
             members = [(worker, worker.calls) for worker in chosen if worker.calls is not None]
             if not members:
@@ -109,6 +112,10 @@ class Versions(Roster):
         if not isinstance(first, dict):
             raise InternalError(f"a worker process returned no description of model '{model}'")
         return handed, first
+
+    def let_call(self) -> None:
+        """A model is about to be built that may have others called."""
+        self._ask_those("let_call", timeout=STEP_SECONDS)
 
     def choose_home(self) -> int:
         """The worker that is the home of the fewest versions.
@@ -193,6 +200,8 @@ class Versions(Roster):
         """Have a new worker build a version, or pass its requests on."""
         if handed.number not in self._handed:
             return
+        if handed.calls:
+            calls.call("let_call", timeout=STEP_SECONDS)
         if handed.home in (None, worker.index):
             try:
                 calls.call("build", *handed.order)

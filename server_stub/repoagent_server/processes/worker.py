@@ -197,6 +197,8 @@ class Models:
         self._built: dict[int, tuple[str, ServedModel]] = {}
         self._homed: set[int] = set()
         """Those that the other workers pass requests on to."""
+        self.calling = False
+        """Whether there is, or was, a model that may have others called, for no client."""
         self._cancelled: dict[int, threading.Event] = {}
         self._expected: dict[str, threading.Event] = {}
         self._lacking: dict[int, str] = {}
@@ -205,6 +207,10 @@ class Models:
     def stateful(self, backend: str) -> bool:
         """See :meth:`BackendRegistry.stateful`."""
         return self._builder.registry.stateful(backend)
+
+    def let_call(self) -> None:
+        """A model that may have others called is about to be built, here or elsewhere."""
+        self.calling = True
 
     def build(
         self, number: int, model: str, version: int, config: str, root: str, fleeting: bool, homed: bool

@@ -20,14 +20,15 @@ from repoagent.audit import NO_AUDIT
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
-from repoagent_server.access import Access
+from repoagent_server.access.access import Access, credential_of
 from repoagent_server.access.access_file import rules_of
 from repoagent_server.access.denials import Denials
+from repoagent_server.access.errors import AccessError
 from repoagent_server.access.tokens import TokenIssuer
 from repoagent_server.handlers.log_settings import LogChanges, update_log
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
-from repoagent_server.processes.links import Links
+from repoagent_server.processes.links import Links, Rights
 from repoagent_server.processes.worker import WorkerCore
 from repoagent_server.program.front_ends import (
     FrontEnd,
@@ -44,7 +45,7 @@ from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 _START_SECONDS: Final = 60.0
 _OF_MODELS: Final = (
-    *("stateful", "build", "pass_on", "cancel", "expect", "show", "retire", "running", "drain", "close"),
+    *("stateful", "let_call", "build", "pass_on", "cancel", "expect", "show", "retire", "running", "drain", "close"),
 )
 
 
@@ -81,15 +82,16 @@ class Worker:
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
         self._core = core = WorkerCore(replace(core_options(chosen), trace_suffix=f"-{index}"), self._calls)
-        news, models = socket.socket(fileno=links), core.models
-        models.links = Links(news, models.homed, partial(self._calls.begin, "link"), chosen.limits)
-        models.links.start()
         core.start()
         denials, access = Denials(core.audit), None
         if chosen.access is not None:  # Every client is denied until the keeper sends the rules.
             self._access_file, access = chosen.access, self._access
             access.observe(denials.report)
             access.on_unknown_key = self._refresh
+        news, models = socket.socket(fileno=links), core.models
+        rights = Rights(credential_of, partial(self._judge, access)) if access is not None else Rights()
+        models.links = Links(news, models.homed, partial(self._calls.begin, "link"), chosen.limits, rights)
+        models.links.start()
         sources: list[Source] = [denials, certificate_metrics(self._fronts)]
         if requests is not None:
             sources.append(RequestLogMetrics(requests))
@@ -165,6 +167,17 @@ class Worker:
         """Have the keeper fetch a key set again. One call at a time: anyone can send tokens that make one."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._calls.begin("refresh", issuer.source)
+
+    def _judge(self, access: Access, credential: Any, model: str) -> None:
+        """Refuse a request that another worker, a hostile one perhaps, passes on for a client without the right to it,
+        or for none where no model could have made it."""
+        if credential is None and self._core.models.calling:
+            return
+        try:
+            access.judge(credential, model)
+        except AccessError as error:
+            access.denied(error, "passed on by another process")
+            raise
 
     def manages(self, number: int, model: str) -> bool:
         return self._core.manages(number, model)

@@ -1,16 +1,25 @@
 """The socket between two workers, of which one may be hostile."""
 
+import hashlib
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from repoagent_server.processes.links import Links
+from repoagent_server.access.access import Access, credential_of
+from repoagent_server.access.clients import Client, Grant
+from repoagent_server.access.credentials import Given
+from repoagent_server.access.rights import Right
+from repoagent_server.access.rules import Rules
+from repoagent_server.processes.links import Links, Rights
 from repoagent_server.processes.passing import passing_version
+from repoagent_server.program import worker as program
 
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
@@ -64,11 +73,12 @@ class Sender:
 class Worker:
     """The links of one worker; ``keeper`` is the end that brings it sockets."""
 
-    def __init__(self, served: ServedModel | None = None) -> None:
+    def __init__(self, served: ServedModel | None = None, rights: Rights | None = None) -> None:
         self.keeper, news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.broken: list[int] = []
         self.asked = threading.Event()
-        self.links = Links(news, lambda number: served if number == HANDED else None, self._note, DEFAULT_LIMITS)
+        find = {HANDED: served}.get
+        self.links = Links(news, find, self._note, DEFAULT_LIMITS, rights or Rights())
         self.links.start()
 
     def _note(self, worker: int) -> None:
@@ -211,15 +221,58 @@ def test_fields_of_other_types_reach_no_scheduler(home: Home, field: int, value:
     worker, (ours, theirs) = Worker(served), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker.meet(4, ours)
     body: list[Any] = [1, "m", "", "", 0, 0, 0, 0, [], {}, [["X", DataType.FP32.value, [0], 0, 0]]]
-    tell(theirs, 8, [HANDED, *body])
+    tell(theirs, 8, [HANDED, None, *body])
     taken = home.take()
     assert taken.asked.volatile
     body[0], body[field] = 2, value
-    tell(theirs, 8, [HANDED, *body])
+    tell(theirs, 8, [HANDED, None, *body])
     assert b"other types" in theirs.recv(1 << 16)
     assert home.requests == [taken]
     for one in (ours, theirs, worker.keeper):
         one.close()
+
+
+def _guarded(*, calling: bool) -> tuple[Access, Rights]:
+    """What a worker judges by where "reader" may infer with "m", and "other" may not."""
+    reader = Client("reader", [Grant(("m",), frozenset({Right.INFER}))])
+    other = Client("other", [Grant(("n",), frozenset({Right.INFER})), Grant(("m",), frozenset({Right.METADATA}))])
+    keys = {hashlib.sha256(client.name.encode()).digest(): client for client in (reader, other)}
+    access = Access(Rules((reader, other), keys=keys))
+    core = SimpleNamespace(models=SimpleNamespace(calling=calling))
+    worker = cast(program.Worker, SimpleNamespace(_core=core))
+    return access, Rights(credential_of, partial(program.Worker._judge, worker, access))
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [None, 7, [], "reader", ["other", []], ["x", []], ["", ["cn:reader"]], ["", [7]], [7, []], ["\ud800", []]],
+)
+def test_a_hostile_worker_asks_for_no_model_that_its_clients_may_not(home: Home, credential: Any) -> None:
+    access, rights = _guarded(calling=False)
+    denied: list[str] = []
+    access.observe(lambda event: denied.append(event.route))
+    served = ServedModel(VersionContext("m", 1, CONFIG), backend_model=None, scheduler=home)
+    worker, (ours, theirs) = Worker(served, rights), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.meet(4, ours)
+    body = [1, "n", "", "", 0, 0, 0, 0, [], {}, [["X", DataType.FP32.value, [0], 0, 0]]]
+    tell(theirs, 8, [HANDED, credential, *body])
+    assert theirs.recv(1 << 16)[0] == 9
+    assert denied == ["passed on by another process"]
+    tell(theirs, 8, [HANDED, ["reader", []], 2, *body[1:]])
+    home.take()
+    assert len(home.requests) == 1
+    for one in (ours, theirs, worker.keeper):
+        one.close()
+
+
+def test_requests_of_models_pass_where_a_model_may_call_and_clients_are_judged_still() -> None:
+    access, rights = _guarded(calling=True)
+    rights.judge(None, "m")
+    caller = access.caller(Given(b"reader"))
+    assert rights.credential(caller.asker) == ["reader", []]
+    rights.judge(rights.credential(caller.asker), "m")
+    with pytest.raises(RepoAgentError, match="other"):
+        rights.judge(["other", []], "m")
 
 
 def test_a_home_that_goes_right_after_an_answer_leaves_the_other_links_alone() -> None:

@@ -1,5 +1,6 @@
 """``--processes``: a model that keeps state is in one worker, and the others pass requests on to it."""
 
+import hashlib
 import json
 import os
 import signal
@@ -78,6 +79,16 @@ input { name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1, 4 ] }
 ensemble_scheduling { step { model_name: "negated" model_version: -1
   input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }
+"""
+ACCESS = """
+[clients.all]
+keys = ["sha256:{}"]
+models = ["*"]
+rights = ["infer", "manage"]
+[clients.over]
+keys = ["sha256:{}"]
+models = ["over"]
+rights = ["infer"]
 """
 ONE = 'parameters { key: "home" value { string_value: "one" } }'
 
@@ -292,3 +303,23 @@ def test_a_home_that_makes_no_sense_is_refused(world: "World", server: "Server",
     answer = server.load("odd")
     assert answer.status_code == 400
     assert text in answer.text
+
+
+def test_a_home_judges_the_rights_of_clients_itself(world: "World") -> None:
+    world.model("kept", config='parameters { key: "home" value { string_value: "one" } }')
+    write(world, "over", "", ENSEMBLE.replace("negated", "kept"))
+    path = world.root / "access.toml"
+    path.write_text(ACCESS.format(*(hashlib.sha256(key.encode()).hexdigest() for key in ("a" * 32, "b" * 32))))
+    server = world.serve("--processes=3", f"--access={path}", "--load-model=kept")
+
+    def ask(client: httpx.Client, key: str, model: str) -> int:
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
+        headers = {"x-api-key": key * 32}
+        return client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}, headers=headers).status_code
+
+    with connections(server) as clients:
+        assert {ask(client, "a", "kept") for client in clients} == {200}
+        assert {ask(client, "b", "kept") for client in clients} == {403}
+        loaded = clients[0].post("/v2/repository/models/over/load", headers={"x-api-key": "a" * 32})
+        assert loaded.status_code == 200, loaded.text
+        assert {ask(client, "b", "over") for client in clients} == {200}
