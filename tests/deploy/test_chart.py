@@ -17,8 +17,8 @@ import pytest
 import yaml
 from cryptography import x509
 from repoagent_server.handlers.operations import Operations
-from repoagent_server.http.router import Router
 from repoagent_server.http.routes import api_routes
+from repoagent_server.http.service import Router
 
 from tests.certificates import Authority
 from tests.deploy.server_log import ServerLog

@@ -13,10 +13,9 @@ from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.infer import error_for_client
 from repoagent_server.grpc.response import code_for, details, error_message
 from repoagent_server.grpc.service import METHODS, SERVICE
-from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.running_request import RunningRequest, log_refused
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 

@@ -8,20 +8,25 @@ from typing import Any, Final
 from repoagent_server.access import Access
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.handlers.inference import Inference
-from repoagent_server.http.access import HttpAccess, route_of
+from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.http.api import metrics_route
 from repoagent_server.http.logged import logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.openai_answers import openai_error
 from repoagent_server.http.openai_routes import OpenAiRoutes
-from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
-from repoagent_server.http.service import HttpService, ServiceFactory, answer_to
+from repoagent_server.http.service import (
+    HttpService,
+    Params,
+    Route,
+    Router,
+    ServiceFactory,
+    answer_to,
+    route_of,
+)
 from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.openai.response_answer import error_event
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 
 from repoagent.errors import RepoAgentError
@@ -51,7 +56,7 @@ def ingress_service(
         if settings.allow_metrics:
             routes.append(metrics_route(core.metrics))
         service = HttpService(Router(routes), loop, pools)
-        service.access = None if access is None else HttpAccess(access)
+        service.access = access
         service.denials = logs.denials
         service.watch = None if logs.requests is None else logged(logs.requests)
         return service

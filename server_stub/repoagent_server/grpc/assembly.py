@@ -10,15 +10,13 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.infer_stream import InferStreams
-from repoagent_server.grpc.logged import LoggedInferCalls, LoggedInferStreams
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.core import Core
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
@@ -80,11 +78,8 @@ def assemble(
         route=f"/{SERVICE}/ModelInfer",
         reserve=reserve,
     )
-    make_calls, make_streams = (
-        (InferCalls, InferStreams) if request_log is None else (LoggedInferCalls, LoggedInferStreams)
-    )
-    calls = make_calls(inference, in_flight, pools.long, request_log)
-    streams = make_streams(inference, calls, in_flight, pools.long)
+    calls = InferCalls(inference, in_flight, pools.long, request_log)
+    streams = InferStreams(inference, calls, in_flight, pools.long)
     call_access = None if access is None else CallAccess(access, SERVICE)
     service = GrpcService(operations, calls, streams, pools, in_flight, join, call_access)
     return GrpcMethods(service, calls, call_access)

@@ -20,10 +20,10 @@ from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.response import ResponseWriter, code_for, details
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
-from repoagent_server.handlers.inference import Headers, Inference, check_version
+from repoagent_server.handlers.inference import Answer, Headers, Inference, Mailbox, check_version
+from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
-from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.request_log import RequestLog
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transa
 
 _LARGE: Final = 1 << 16
 """Bytes of a tensor that are not copied into a message, or that take long to write one by one."""
+_CANCELLED: Final = 1
 _ALL_BINARY: Final = OutputEncoding(default_binary=True)
 _T = TypeVar("_T")
 
@@ -71,22 +72,41 @@ class InferCalls:
     async def infer(self, received: Received, context: Context) -> list[Buffer]:
         """ModelInfer: the parts of the answer's message. A client that goes away cancels its request."""
         self.in_flight.started()
+        running = None if self.log is None else self._running(received, context)
         try:
-            answer = await self._infer(received, context)
+            answer = await self._infer(received, context, running)
             if not isinstance(answer, RepoAgentError):
+                self._log(running, 0, sum(map(len, answer)))
                 return answer
             status, text = status_of(answer)
         except Exception as error:
             status, text = status_of(error)
+        except BaseException:
+            self._log(running, _CANCELLED)
+            raise
         finally:
             self.in_flight.finished()
+        self._log(running, status.value[0])
         # Not inside of ``except``, and without names for the error and the message: grpc keeps what abort raises, and
         # with it this frame, and would keep the memory of the request that failed.
         del received
         await context.abort(status, details(text))
         raise AssertionError("abort raises")
 
-    async def _infer(self, received: Received, context: Context) -> list[Buffer] | RepoAgentError:
+    def _running(self, received: Received, context: Context) -> RunningRequest:
+        size = received.ByteSize() if isinstance(received, pb.ModelInferRequest) else len(received)
+        running = RunningRequest(size, self.now(context.caller), context.request_id)
+        running.model = getattr(received, "model_name", "")
+        return running
+
+    def _log(self, running: RunningRequest | None, status: int, sent: int = 0) -> None:
+        if running is not None and self.log is not None:
+            running.status = status
+            running.end(self.log, sent)
+
+    async def _infer(
+        self, received: Received, context: Context, running: RunningRequest | None
+    ) -> list[Buffer] | RepoAgentError:
         """An error of the response is given back, not raised: with this frame it would be a cycle, which holds the
         request's memory until the garbage collector comes."""
         caller = context.caller
@@ -95,9 +115,13 @@ class InferCalls:
         else:
             decoded = await read_long(self._inference, received, self._long, caller)
         del received  # the memory of a large message: its tensors hold what they need of it
+        if running is not None:
+            running.asks(decoded.asked)
         answer = _Awaited(self._inference.mailbox)
         request = self.submit(decoded, context.invocation_metadata, answer, caller, context.request_id)
         response = answer.response or await _or_cancel(answer.wait(), request)
+        if running is not None:
+            running.served(response)
         if response.error is not None:
             return response.error
         return await self.written(response, decoded)
@@ -132,7 +156,7 @@ class InferCalls:
         inference = self._inference
         call = inference.context(headers, caller, call_id)
         request = inference.prepare(decoded.asked, answer, call, decoded.requested, _DECOUPLED)
-        inference.submit(request)
+        inference.core.submit(request)
         return request
 
     @staticmethod

@@ -16,10 +16,10 @@ from repoagent_server.grpc.infer import InferCalls, error_for_client, read_long,
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import code_for, details, error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
-from repoagent_server.handlers.inference import CallContext, Inference
+from repoagent_server.handlers.inference import Answer, CallContext, Inference
+from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
-from repoagent_server.shared.mailbox import Answer
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
@@ -40,12 +40,6 @@ class InferStreams:
         self.in_flight = in_flight
         self.long = long
 
-    def new_stream(
-        self, call: CallContext, write_now: Callable[[bytes], bool], context: Context, *, errors_are_statuses: bool
-    ) -> "InferStream":
-        """A stream whose call has this ``context``."""
-        return InferStream(self, call, write_now, errors_are_statuses=errors_are_statuses)
-
     async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
@@ -53,7 +47,7 @@ class InferStreams:
         except RepoAgentError as error:
             await context.abort(code_for(error), details(client_text(error)))
         statuses = _wants_statuses(context.invocation_metadata() or ())
-        stream = self.new_stream(call, _write_now(context), context, errors_are_statuses=statuses)
+        stream = InferStream(self, call, _write_now(context), errors_are_statuses=statuses)
         _take_now(context, stream.take)
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
@@ -181,8 +175,24 @@ class InferStream:
             self.fault = fault
             self._waiting.put_nowait((None, 0))
 
-    def _refuse(self, error: RepoAgentError, request_id: str) -> None:
+    def _running_request(self, message: Buffer) -> RunningRequest | None:
+        """What the request log gets of a message; None without that log."""
+        if self._streams.calls.log is None:
+            return None
+        return RunningRequest(len(message), self._streams.inference.now(self._call.client), self._call.request_id)
+
+    def _refuse(self, error: RepoAgentError, request_id: str, running: RunningRequest | None) -> None:
         self.put(error_message(error, request_id), error)
+        if running is not None:
+            running.status = status_of(error)[0].value[0]
+            running.request = running.request or request_id
+            self.log(running, 0)
+
+    def log(self, running: RunningRequest, sent: int) -> None:
+        """Write the line of a request that has been answered with so many bytes."""
+        log = self._streams.calls.log
+        if log is not None:
+            running.end(log, sent)
 
     def put(self, message: bytes, error: RepoAgentError | None = None) -> None:
         """Send ``message``, or its error as the status that ends the stream, if the client wants errors so."""
@@ -209,54 +219,59 @@ class InferStream:
         self._end_if_done()
 
     async def _submit_long(self, data: Buffer) -> None:
+        running = self._running_request(data)
         try:
             decoded = await read_long(self._streams.inference, data, self._streams.long, self._call.client)
         except Exception as error:
-            self._refuse(error_for_client(error), "")
+            self._refuse(error_for_client(error), "", running)
             return
-        self._start(decoded)
+        self._start(decoded, running)
 
     def _submit(self, message: bytes) -> None:
         """Raises :class:`DecodeError`: it is not a message."""
+        running = self._running_request(message)
         try:
             decoded = self._streams.calls.read(message, self._call.client)
         except Exception as error:
-            self._refuse(error_for_client(error), pb.ModelInferRequest.FromString(message).id)
+            self._refuse(error_for_client(error), pb.ModelInferRequest.FromString(message).id, running)
             return
-        self._start(decoded)
+        self._start(decoded, running)
 
-    def _start(self, decoded: Decoded) -> None:
+    def _start(self, decoded: Decoded, running: RunningRequest | None) -> None:
         inference = self._streams.inference
-        sender = self._sender(decoded)
+        if running is not None:
+            running.asks(decoded.asked)
+        sender = _StreamSender(self, self._streams.calls, decoded, running)
         try:
             request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.requested)
         except Exception as error:
-            self._refuse(error_for_client(error), decoded.asked.id)
+            self._refuse(error_for_client(error), decoded.asked.id, running)
             return
         self._running[request] = None
         self._streams.in_flight.started()
         try:
-            inference.submit(request)
+            inference.core.submit(request)
         except Exception as error:
-            self._refuse(error_for_client(error), request.asked.id)
+            self._refuse(error_for_client(error), request.asked.id, running)
             self.finished(request)
         sender.accepted = True
-
-    def _sender(self, decoded: Decoded) -> "StreamSender":
-        return StreamSender(self, self._streams.calls, decoded)
 
     def _end_if_done(self) -> None:
         if self._all_read and not self._running:
             self._waiting.put_nowait((None, 0))
 
 
-class StreamSender(Answer):
+class _StreamSender(Answer):
     """The sender of one request of a stream."""
 
-    __slots__ = ("_calls", "_decoded", "_stream", "accepted", "request")
+    __slots__ = ("_calls", "_decoded", "_running", "_sent", "_stream", "accepted", "request")
 
-    def __init__(self, stream: InferStream, calls: InferCalls, decoded: Decoded) -> None:
+    def __init__(
+        self, stream: InferStream, calls: InferCalls, decoded: Decoded, running: RunningRequest | None
+    ) -> None:
         super().__init__(calls.mailbox)
+        self._running = running
+        self._sent = 0
         self._stream = stream
         self._calls = calls
         self._decoded = decoded
@@ -266,6 +281,8 @@ class StreamSender(Answer):
         """The core has the request: what comes now comes of its execution."""
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None and self._running is not None:
+            self._running.served(response)
         if response is not None or self._decoded.empty_final:
             error = response.error if response is not None else None
             try:
@@ -273,12 +290,14 @@ class StreamSender(Answer):
             except Exception as fault:
                 error = error_for_client(fault)
                 message = self._failure(error, final)
-            self._put(message, error)
+            self._sent += len(message)
+            if error is not None and self._running is not None:
+                self._running.status = status_of(error)[0].value[0]
+            self._stream.put(message, error)
         if final:
             self._stream.finished(self.request)
-
-    def _put(self, message: bytes, error: RepoAgentError | None) -> None:
-        self._stream.put(message, error)
+            if self._running is not None:
+                self._stream.log(self._running, self._sent)
 
     def _message(self, response: InferResponse | None, final: bool) -> bytes:
         if response is None:

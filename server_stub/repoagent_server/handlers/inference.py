@@ -1,14 +1,22 @@
-"""The door for inference requests: HTTP's ``infer`` and ``generate`` and gRPC's call and stream all go through it."""
+"""The door for inference requests: HTTP's ``infer`` and ``generate`` and gRPC's call and stream all go through it.
 
+Answers come back from any thread to the front end's event loop, with one wake-up for as many as there are.
+"""
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
 from repoagent_server.access.credentials import CREDENTIALS
 from repoagent_server.access.rights import for_model
@@ -16,8 +24,86 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
+
+logger = logging.getLogger(__name__)
+_ROOM: Final = 1024
+"""Responses that may wait for the loop before senders of more are held up."""
+_HOLD_SECONDS: Final = 1.0
+"""For how long at most: the sender may hold something that the loop waits for."""
+
+
+class Mailbox:
+    """The way back to ``loop``. Made, and drained, on the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._waiting: deque[tuple[Answer, InferResponse | None, bool]] = deque()
+        self._woken = False
+        self._room = threading.Event()
+        self._room.set()
+
+    def post(self, receiver: "Answer", response: InferResponse | None, final: bool) -> None:
+        """Hand ``response`` over, from any thread. Waking the loop is what costs, so it is done once per batch."""
+        here = threading.get_ident() == self._thread
+        if here and not self._waiting:  # else it would overtake what another thread has posted
+            receiver.deliver(response, final)
+            return
+        self._waiting.append((receiver, response, final))
+        if not self._woken:
+            # Two threads may both get here; the second wake-up then finds nothing, which is harmless.
+            self._woken = True
+            self._wake()
+        if len(self._waiting) > _ROOM and not here:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Let the loop catch up with a model that answers faster than answers are written."""
+        self._room.clear()
+        if len(self._waiting) > _ROOM:  # else the loop may have been there before the flag fell
+            self._room.wait(_HOLD_SECONDS)
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # The front end has stopped without waiting for this answer: there is no one left to read it.
+
+    def _drain(self) -> None:
+        self._woken = False  # before the first look: what comes later wakes the loop again
+        waiting = self._waiting
+        for _ in range(len(waiting)):  # no more than that, so that connections are read and written in between
+            receiver, response, final = waiting.popleft()
+            try:
+                receiver.deliver(response, final)
+            except Exception:  # the others are to be delivered all the same
+                logger.exception("a response could not be delivered")
+        if waiting and not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._drain)
+        if not self._room.is_set():
+            self._room.set()
+
+
+class Answer(ABC):
+    """The sender of one request, whose responses are delivered on the event loop's thread."""
+
+    __slots__ = ("_mailbox",)
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """Take a response on any thread; see :class:`~repoagent.serving.requests.request.ResponseSender`."""
+        self._mailbox.post(self, response, final)
+
+    @abstractmethod
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        """Take a response, on the event loop's thread."""
+
 
 ELEMENT_BYTES: Final = 64
 """What a short element of BYTES takes."""
@@ -79,14 +165,6 @@ class Inference:
         # A model is no one to be given the keys of its clients.
         self._forwarding = forwarding if access is None else forwarding.without(CREDENTIALS)
 
-    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        """Metadata of a model.
-
-        Raises:
-            NotFoundError: there is no such model or version.
-        """
-        return self.core.model_metadata(model, version)
-
     def hold(self, asked: Asked) -> None:
         """Count the tensors of a long request that are no views of its body, until they are gone.
 
@@ -110,7 +188,7 @@ class Inference:
             now = self.now(client)
             error.client = now.name if now is not None else ""
             self._denied(self._access, error, client, self._route)
-        self.model_metadata(model, version)
+        self.core.model_metadata(model, version)
 
     def context(
         self, headers: Callable[[], Headers], client: Caller | None = None, request_id: str = ""
@@ -189,7 +267,7 @@ class Inference:
         requested: RequestedOutputs | None = None,
         refuses_decoupled: str = "",
     ) -> InferRequest:
-        """A request for :meth:`submit`.
+        """A request for the core.
 
         Args:
             asked: What was read from the client's message.
@@ -210,16 +288,10 @@ class Inference:
         if context.request_id:
             request.call_id = context.request_id
         if requested is not None:
-            requested.attend(request)
+            request.output_places = requested.spans  # what executes the request may put outputs there by itself
+            if requested.classes or requested.spans:
+                requested.attend(request)
         return request
-
-    def check(self, request: InferRequest) -> None:
-        """Refuse a request that the core would refuse; see :meth:`Core.check`."""
-        self.core.check(request)
-
-    def submit(self, request: InferRequest) -> None:
-        """Hand a request over. What becomes of it goes to its sender, perhaps before this returns."""
-        self.core.submit(request)
 
 
 def _context_of(client: Caller) -> CallContext:

@@ -30,7 +30,9 @@ def store(name: str, tensor: Tensor, span: Span) -> None:
         return
     dtype = NUMPY_TYPES[tensor.data_type]
     _check_room(name, span, tensor.array.size * dtype.itemsize)
-    _write_numbers(tensor.array, np.ndarray(tensor.array.shape, dtype, span.view()))
+    array, place = tensor.array, np.ndarray(tensor.array.shape, dtype, span.view())
+    if array.ctypes.data != place.ctypes.data or array.strides != place.strides:
+        _copy(place, array)
 
 
 def _check_room(name: str, span: Span, needed: int) -> None:
@@ -41,14 +43,8 @@ def _check_room(name: str, span: Span, needed: int) -> None:
         )
 
 
-def _write_numbers(array: Array, label: Array) -> None:
-    there_already = array.ctypes.data == label.ctypes.data and array.strides == label.strides
-    if not there_already:
-        _copy(label, array)
-
-
-def _copy(label: Array, array: Array) -> None:
-    np.copyto(label, array, casting="unsafe")
+def _copy(place: Array, array: Array) -> None:
+    np.copyto(place, array, casting="unsafe")
 
 
 def _write_elements(elements: list[bytes], target: memoryview) -> None:
@@ -77,13 +73,8 @@ class RequestedOutputs:
     """Outputs that go to shared memory instead of into the response."""
 
     def attend(self, request: InferRequest) -> None:
-        """Have what is wanted done on the thread that answers ``request``, before its answers go on.
-
-        What executes the request may put outputs into their places by itself.
-        """
-        request.output_places = self.spans
-        if self.classes or self.spans:
-            _OutputsSender(self, request)
+        """Have what is wanted done on the thread that answers ``request``, before its answers go on."""
+        _OutputsSender(self, request)
 
     def fulfil(self, response: InferResponse, classes: OutputClasses) -> None:
         """Put classes in the label of outputs, and outputs into shared memory.

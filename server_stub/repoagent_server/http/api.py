@@ -11,25 +11,22 @@ from repoagent_server.access.access_file_reader import METRICS
 from repoagent_server.access.denials import Denials
 from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
-from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.body import DEFAULT_MAX_BODY
-from repoagent_server.http.compression import CodedRoute
+from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.logged import METRICS_PATH, logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.openai_routes import OpenAiRoutes, load_routes
-from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
-from repoagent_server.http.service import HttpService, MakeService, ServiceFactory
+from repoagent_server.http.service import HttpService, MakeService, Params, Route, Router, ServiceFactory
 from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.shared.core import Core
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
@@ -89,7 +86,7 @@ def api_service(
         inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access, reserve=held)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
-        infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size, held)
+        infer = InferRoute(inference, long, CodedBodies(LongWork(loop, pools.work), max_input_size, held))
         routes = api_routes(operations, infer, generate)
         routes += load_routes(routes, served=openai)
         routes += OpenAiRoutes(inference, long).routes(served=openai)
@@ -97,7 +94,8 @@ def api_service(
             routes += ui_routes(operations, explicit=explicit)
         if metrics is not None:
             routes.append(metrics_route(metrics))
-        service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
+        service = make_service(Router(routes, restrictions or {}), loop, pools)
+        service.access = access
         service.denials = denials or Denials(core.audit)
         service.reserve = held
         service.watch = None if request_log is None else logged(request_log)
@@ -117,19 +115,14 @@ def metrics_service(
     needs = for_all(Right.METADATA, opened_by=METRICS)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        service = _guarded(HttpService(Router([metrics_route(metrics, needs)]), loop, pools), access)
+        service = HttpService(Router([metrics_route(metrics, needs)]), loop, pools)
+        service.access = access
         service.denials = denials or Denials()
         service.reserve = reserve or service.reserve
         service.watch = None if request_log is None else logged(request_log)
         return service
 
     return make
-
-
-def _guarded(service: HttpService, access: Access | None) -> HttpService:
-    """``service``, with requests checked by ``access`` if there is one."""
-    service.access = None if access is None else HttpAccess(access)
-    return service
 
 
 def metrics_route(metrics: MetricsText, needs: Need = _ALL_METADATA) -> Route:

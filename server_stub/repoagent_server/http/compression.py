@@ -1,21 +1,16 @@
 """Compressed bodies of inference requests and responses: gzip and deflate, both bounded in memory."""
 
-import asyncio
-import logging
 import zlib
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Final
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.errors import InvalidArgumentError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import json_length
-from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange, error_response
-from repoagent_server.http.router import Deferred, Params
+from repoagent_server.http.long_work import LongWork
+from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange
 from repoagent_server.shared.reserve import GrowingBody, Reserve, inflate
-
-logger = logging.getLogger(__name__)
 
 _CODINGS: Final = {b"gzip": 31, b"deflate": 15}
 """Names, and zlib's window bits for each."""
@@ -27,75 +22,55 @@ _WORTH_IT: Final = 1024
 """Bytes below which a response goes out as it is: compressing it would cost a thread hop and gain nothing."""
 
 
-class CodedRoute:
-    """Puts decompression in front of a route, and compression behind it; both happen on threads of ``pool``."""
+class CodedBodies:
+    """Decompresses requests and compresses their answers, both on the threads of ``work``."""
 
-    def __init__(
-        self, inner: Deferred, loop: asyncio.AbstractEventLoop, pool: Executor, max_size: int, reserve: Reserve
-    ) -> None:
-        self._inner = inner
-        self._reserve = reserve
-        self._loop = loop
-        self._pool = pool
+    def __init__(self, work: LongWork, max_size: int, reserve: Reserve) -> None:
+        self._work = work
         self._max_size = max_size
+        self._reserve = reserve
 
-    def __call__(self, request: Request, params: Params, exchange: Exchange) -> None:
-        wanted = request.frame.accepts
-        coding = accepted(wanted) if wanted else b""
-        if coding:
-            exchange = _Compressing(exchange, coding, self._then)
-        given = (request.frame.encoding or b"").lower()
-        if given not in _CODINGS:
-            self._inner(request, params, exchange)
-            return
+    def answering(self, request: Request, exchange: Exchange) -> Exchange:
+        """What answers ``request`` in the coding that it accepts, if there is one."""
+        coding = accepted(request.frame.accepts or b"")
+        return _Compressing(exchange, coding, request, self._work) if coding else exchange
+
+    def decode(self, request: Request, then: Callable[[Request], None], exchange: Exchange) -> bool:
+        """Have ``then`` called with the request as it was before its compression; False if it has none."""
+        coding = (request.frame.encoding or b"").lower()
+        if coding not in _CODINGS:
+            return False
 
         def decoded(body: Buffer) -> None:
-            frame = replace(request.frame, encoding=None)
-            self._inner(replace(request, frame=frame, body=body), params, exchange)
+            frame = replace(request.frame, encoding=None, accepts=None)  # what it accepts has been looked at
+            then(replace(request, frame=frame, body=body))
 
-        unaligned = json_length(request.frame)
-        self._then(lambda: decompress(request.body, given, self._max_size, self._reserve, unaligned), decoded, exchange)
-
-    def _then(self, work: Callable[[], Buffer], go_on: Callable[[Buffer], None], exchange: Exchange) -> None:
-        """Have ``work`` done on a thread, and its result taken on the event loop; its error is the answer."""
-
-        def deliver(future: Future[Buffer]) -> None:
-            try:
-                go_on(future.result())
-            except RepoAgentError as error:
-                exchange.respond(error_response(error))
-            except Exception as error:  # a fault of ours must not leave the client without an answer
-                logger.error("a compressed request failed: %s", error, exc_info=error)
-                exchange.respond(error_response(InternalError(f"unexpected {type(error).__name__}")))
-            finally:
-                del future  # else it, the error and this frame are a cycle, which holds the request's memory
-
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(deliver, done))
-
-
-_Then = Callable[[Callable[[], Buffer], Callable[[Buffer], None], Exchange], None]
+        limit, unaligned = self._max_size, json_length(request.frame)
+        self._work.do(
+            lambda _: decompress(request.body, coding, limit, self._reserve, unaligned), decoded, request, exchange
+        )
+        return True
 
 
 class _Compressing(WrappedExchange):
     """An exchange whose good responses go out compressed; errors stay as they are, as in Triton."""
 
-    def __init__(self, inner: Exchange, coding: bytes, then: _Then) -> None:
+    def __init__(self, inner: Exchange, coding: bytes, request: Request, work: LongWork) -> None:
         super().__init__(inner)
         self._coding = coding
-        self._then = then
+        self._request = request
+        self._work = work
 
     def respond(self, response: Response) -> None:
-        size = len(response.body) + sum(len(part) for part in response.parts)
-        if response.status != 200 or size < _WORTH_IT:
+        if response.status != 200 or response.length < _WORTH_IT:
             self._inner.respond(response)
             return
 
-        def compressed(body: Buffer) -> None:
+        def compressed(body: bytes) -> None:
             headers = [*response.headers, (b"Content-Encoding", self._coding)]
             self._inner.respond(replace(response, body=body, parts=(), headers=headers))
 
-        self._then(lambda: compress(response, self._coding), compressed, self._inner)
+        self._work.do(lambda _: compress(response, self._coding), compressed, self._request, self._inner)
 
 
 def accepted(header: bytes) -> bytes:

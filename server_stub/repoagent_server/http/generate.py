@@ -11,14 +11,12 @@ from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.handlers.inference import Inference, check_version
+from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
 from repoagent_server.http.load_report import load_report, wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
-from repoagent_server.http.router import Params
-from repoagent_server.http.service import fault
+from repoagent_server.http.service import Params, fault
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.mailbox import Answer, Mailbox
 
 
 def write_generate(response: InferResponse) -> bytes:
@@ -65,7 +63,7 @@ class GenerateRoutes:
         answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
 
         def submit(asked: Asked) -> None:
-            self._inference.submit(self._prepare(asked, request, exchange, answer))
+            self._inference.core.submit(self._prepare(asked, request, exchange, answer))
 
         self._read_and(submit, request, params, exchange)
 
@@ -76,8 +74,8 @@ class GenerateRoutes:
         def submit(asked: Asked) -> None:
             generate = answer.request = self._prepare(asked, request, exchange, answer)
             try:
-                self._inference.check(generate)  # what it refuses is no event, but a plain answer
-                self._inference.submit(generate)
+                self._inference.core.check(generate)  # what it refuses is no event, but a plain answer
+                self._inference.core.submit(generate)
             finally:
                 answer.request = None
 
@@ -106,7 +104,7 @@ class GenerateRoutes:
 
     def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
         model, version = params["model"], check_version(params["version"])
-        metadata = self._inference.model_metadata(model, version)
+        metadata = self._inference.core.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
         limits = self._inference.limits

@@ -17,12 +17,11 @@ from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.request_templates import RequestTemplates
-from repoagent_server.handlers.inference import Inference, check_version
+from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
+from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
-from repoagent_server.http.router import Params
-from repoagent_server.http.service import answer_to, fault
-from repoagent_server.shared.mailbox import Answer, Mailbox
+from repoagent_server.http.service import Params, answer_to, fault
 
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
@@ -33,14 +32,22 @@ _LENGTH: Final = b"Inference-Header-Content-Length"
 class InferRoute:
     """Translates between HTTP and the core. One per event loop."""
 
-    def __init__(self, inference: Inference, long: LongWork) -> None:
+    def __init__(self, inference: Inference, long: LongWork, coded: CodedBodies) -> None:
         self._inference = inference
+        self._coded = coded
         self._mailbox = inference.mailbox
         self._long = long
         self._known = RequestTemplates()
 
     def __call__(self, request: Request, params: Params, exchange: Exchange) -> None:
+        frame = request.frame
         try:
+            if frame.accepts is not None:
+                exchange = self._coded.answering(request, exchange)
+            if frame.encoding is not None and self._coded.decode(
+                request, lambda decoded: self(decoded, params, exchange), exchange
+            ):
+                return
             read = self._read(request, params, exchange)
             if read is not None:
                 self._submit(*read, request, exchange)
@@ -52,7 +59,7 @@ class InferRoute:
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.requested, _DECOUPLED)
         exchange.on_cancel = infer.cancel
-        self._inference.submit(infer)
+        self._inference.core.submit(infer)
 
     def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputEncoding] | None:
         """What is asked, and how the answer is written; None if that is long, and submitted later."""
@@ -72,7 +79,7 @@ class InferRoute:
                 read = read_infer(body, length, model, version, regions, inference.limits)
                 self._known.remember(body, length, *read)
                 return read
-            inference.model_metadata(model, version)
+            inference.core.model_metadata(model, version)
         except RepoAgentError as error:
             inference.unreadable(error, frame.caller, model, version)
             raise

@@ -5,8 +5,7 @@ from typing import Final
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange
-from repoagent_server.http.router import Match, Route
-from repoagent_server.http.service import Watch
+from repoagent_server.http.service import Match, Route, Watch
 from repoagent_server.shared.request_log import RequestLog
 
 METRICS_PATH: Final = "/metrics"

@@ -7,12 +7,12 @@ from typing import Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array
+from repoagent_server.handlers import inference
 from repoagent_server.http.load_report import load_report
 from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
 from repoagent_server.openai.answer import Answer
 from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_of, embeddings_document
 from repoagent_server.openai.errors import error_object, status_of
-from repoagent_server.shared import mailbox
 
 logger: Final = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ class Group:
         self._exchange.respond(response)
 
 
-class Part(mailbox.Answer):
+class Part(inference.Answer):
     """The sender of one of the requests that an answer is made of."""
 
     __slots__ = ("_group", "_number")
 
-    def __init__(self, box: mailbox.Mailbox, group: Group, number: int) -> None:
+    def __init__(self, box: inference.Mailbox, group: Group, number: int) -> None:
         super().__init__(box)
         self._group = group
         self._number = number

@@ -15,7 +15,6 @@ from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.operations import visible
 from repoagent_server.handlers.restrictions import Api
-from repoagent_server.http.access import route_of
 from repoagent_server.http.json_body import check_depth
 from repoagent_server.http.load_report import wanted_report
 from repoagent_server.http.long_work import LongWork
@@ -29,7 +28,7 @@ from repoagent_server.http.openai_answers import (
     VectorGroup,
     openai_error,
 )
-from repoagent_server.http.router import Params, Route
+from repoagent_server.http.service import Params, Route, route_of
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat
 from repoagent_server.openai.completion_request import CompletionForm, read_completion
@@ -325,7 +324,7 @@ class OpenAiRoutes:
         for one in group.requests:
             if group.failed:
                 break
-            self._inference.submit(one)
+            self._inference.core.submit(one)
 
 
 def _parsed(request: Request) -> Any:

@@ -10,9 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.messages import Request
-from repoagent_server.http.router import Route
 
 _FLAG: Final = "--http-allowed-host"
 _ALL: Final = "*"
@@ -37,17 +35,21 @@ class Origins:
         self._names = frozenset(_canonical(name) for name in (*own, *names))
         self._off = _ALL in names
         self._strict = is_loopback(address) or bool(names)
-        self._known: set[bytes | None] = {None, b""}
-        """Values of ``Host`` that have been admitted. Browsers never send an empty one."""
+        self.known: set[bytes | None] = {None, b""}
+        """Values of ``Host`` that have been admitted. Browsers never send an empty one. Look here first: a request that
+        no page sends needs no more."""
 
-    def refusal(self, request: Request, route: Route) -> str | None:
-        """Why ``request`` is not answered; None if it is."""
+    def refusal(self, request: Request, infers: bool) -> str | None:
+        """Why ``request`` is not answered, which is inference if it ``infers``; None if it is."""
         frame = request.frame
-        if frame.host not in self._known and not self._admits_host(frame.host):
+        if frame.host not in self.known and not self._admits_host(frame.host):
             return _not_ours("host", frame.host)
-        if frame.origin is None and frame.fetch_site is None:
+        only_asks = request.method in _READING or (infers and not self._strict)
+        if only_asks or self._off:
             return None
-        return self._refused_page(request, route)
+        if frame.origin is not None:
+            return None if self._admits_origin(frame.origin, frame.host) else _not_ours("origin", frame.origin)
+        return _not_ours("origin", frame.fetch_site) if frame.fetch_site == b"cross-site" else None
 
     def _admits_host(self, host: bytes | None) -> bool:
         text = (host or b"").decode("latin-1")
@@ -55,18 +57,9 @@ class Origins:
             name = _host_of(text)
             if not self._is_own(name) and _address(name) is None:
                 return False
-        if len(self._known) < _KNOWN_HOSTS:
-            self._known.add(host)
+        if len(self.known) < _KNOWN_HOSTS:
+            self.known.add(host)
         return True
-
-    def _refused_page(self, request: Request, route: Route) -> str | None:
-        only_asks = request.method in _READING or (route.api is Api.INFERENCE and not self._strict)
-        if only_asks or self._off:
-            return None
-        frame = request.frame
-        if frame.origin is not None:
-            return None if self._admits_origin(frame.origin, frame.host) else _not_ours("origin", frame.origin)
-        return _not_ours("origin", frame.fetch_site) if frame.fetch_site == b"cross-site" else None
 
     def _admits_origin(self, origin: bytes, host: bytes | None) -> bool:
         """Whether a page is of this server, or of this machine."""

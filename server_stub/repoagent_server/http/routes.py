@@ -24,7 +24,7 @@ from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.trace_settings import TraceChanges
 from repoagent_server.http.json_body import document, optional_document
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
-from repoagent_server.http.router import Deferred, Params, Route
+from repoagent_server.http.service import Deferred, Params, Route
 
 _NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
 _BASE64_PIECE: Final = 1 << 20

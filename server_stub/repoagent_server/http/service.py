@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
+from urllib.parse import unquote
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
-from repoagent_server.access import AccessError, Cause, Denied
+from repoagent_server.access import Access, AccessError, Cause, Denied, Need
+from repoagent_server.access.credentials import given_in
 from repoagent_server.access.denials import Denials
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.http.access import HttpAccess, route_of
+from repoagent_server.handlers.operations import Pool
+from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
-from repoagent_server.http.router import Answer, Match, Params, Route, Router
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.reserve import Reserve
 
@@ -22,6 +28,100 @@ logger = logging.getLogger(__name__)
 
 #: The answer to a request that comes when the server is going down.
 STOPPING: Final = "Server not ready: it is stopping"
+
+_SHOWN: Final = 512
+"""Bytes of a path that are reported."""
+
+
+Params = Mapping[str, str]
+"""The named parts of the path: ``model``, ``version``, ..., decoded; "" for one that is absent."""
+
+Answer = Callable[[Request, Params], Response]
+Deferred = Callable[[Request, Params, Exchange], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path (a regular expression) with its methods.
+
+    Either ``answer`` or ``deferred`` is set, which answers through the exchange when it can.
+    """
+
+    pattern: str
+    methods: frozenset[bytes]
+    answer: Answer | None = None
+    deferred: Deferred | None = None
+    pool: Pool = ""
+    """Where ``answer`` runs; "" for the event loop."""
+    asks: Callable[[Params], bool] | None = None
+    """For the pool ``asks``: whether the answer waits for a model this time. Otherwise the event loop runs it."""
+    while_stopping: bool = True
+    """Whether it is still served when the server is going down."""
+    needs: Need | None = None
+    """What a client needs where access is controlled; without it every client is refused."""
+    api: Api | None = None
+    """What it belongs to when parts of the API are restricted."""
+    guard: Restriction | None = None
+    """Set by the router where that part is restricted."""
+    refuse: Callable[[str, int], Response] = error_response
+    """How its errors are written."""
+    off: str = ""
+    """Why it is not served: those who are let in get 404 with this text, whatever the method. Empty if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route, and the parts of its path."""
+
+    route: Route
+    params: Params = field(default_factory=dict)
+
+
+_OPEN: Final[Restrictions] = MappingProxyType({})
+_CACHE_SIZE: Final = 1024
+_CACHED_TARGET_SIZE: Final = 512
+
+
+class Router:
+    """Finds routes. The first pattern that matches the whole path wins."""
+
+    def __init__(self, routes: list[Route], restrictions: Restrictions = _OPEN) -> None:
+        guarded = [
+            route if route.api is None else replace(route, guard=restrictions.get(route.api)) for route in routes
+        ]
+        self._routes = [(re.compile(route.pattern), route) for route in guarded]
+        self._seen: dict[bytes, Match] = {}
+
+    @property
+    def routes(self) -> list[Route]:
+        """All of them, in the order in which they are tried."""
+        return [route for _, route in self._routes]
+
+    def match(self, target: bytes) -> Match | None:
+        """The route for a request target (path and query as sent)."""
+        found = self._seen.get(target)
+        if found is None:
+            found = self._search(target)
+            if found is not None and len(self._seen) < _CACHE_SIZE and len(target) <= _CACHED_TARGET_SIZE:
+                self._seen[target] = found
+        return found
+
+    def _search(self, target: bytes) -> Match | None:
+        path = _path(target)
+        for pattern, route in self._routes:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                params = {name: unquote(value or "") for name, value in match.groupdict().items()}
+                return Match(route, params)
+        return None
+
+
+def _path(target: bytes) -> str:
+    """The path of an origin-form or absolute-form target, still encoded."""
+    text = target.decode("latin-1")
+    if not text.startswith("/") and "://" in text:
+        text = "/" + text.split("://", 1)[1].partition("/")[2]
+    return text.partition("?")[0]
 
 
 Watch = Callable[[Request, Match, Exchange], Exchange]
@@ -38,12 +138,12 @@ class HttpService:
         self._loop = loop
         self._pools = pools
         self.stopping = False
+        """Set from any thread: from now on inference, load and unload requests are refused."""
         self.parting = False
         """Set from any thread: a connection ends with its next answer, and its client opens another one elsewhere."""
-        """Set from any thread: from now on inference, load and unload requests are refused."""
         self.origins: Origins | None = None
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""
-        self.access: HttpAccess | None = None
+        self.access: Access | None = None
         """Who may do what; None lets everybody do everything."""
         self.denials = Denials()
         """Gets what is refused for its headers; what ``access`` refuses has its own observers."""
@@ -105,15 +205,26 @@ class HttpService:
 
     def _refusal(self, request: Request, route: Route, params: Params) -> Response | None:
         """What a request is answered that is not let in."""
-        foreign = self.origins.refusal(request, route) if self.origins is not None else None
-        if foreign is not None:
-            return self._denied(request, route, foreign, Cause.FOREIGN)
-        restricted = route.guard.refusal(request) if route.guard is not None else None
-        if restricted is not None:
-            return self._denied(request, route, restricted, Cause.RESTRICTED)
-        denied = self.access.refusal(request, route, params) if self.access is not None else None
-        if denied is not None:
-            return denied
+        origins, frame = self.origins, request.frame
+        if origins is not None and (
+            frame.host not in origins.known or frame.origin is not None or frame.fetch_site is not None
+        ):
+            foreign = origins.refusal(request, route.api is Api.INFERENCE)
+            if foreign is not None:
+                return self._denied(request, route, foreign, Cause.FOREIGN)
+        guard = route.guard
+        if guard is not None and not guard.admits(request.header(guard.header.lower().encode())):
+            text = f"This API is restricted, expecting header '{guard.header}'"
+            return self._denied(request, route, text, Cause.RESTRICTED)
+        if self.access is not None:
+            try:
+                _admit(self.access, request, route.needs, params)
+            except AccessError as error:
+                self._report(error, self.access, request)
+                response = route.refuse(client_text(error), error.status)
+                if error.challenge:
+                    response.headers = [*response.headers, (b"WWW-Authenticate", error.challenge.encode())]
+                return response
         if route.off:
             return route.refuse(route.off, 404)
         if request.method not in route.methods:
@@ -126,6 +237,10 @@ class HttpService:
         where = route_of(request)
         self.denials.report(Denied("", "", "", where, text, "http", cause, request.address, request.id))
         return route.refuse(text, 403)
+
+    @staticmethod
+    def _report(error: AccessError, access: Access, request: Request) -> None:
+        access.denied(error, route_of(request), address=request.address, request=request.id)
 
     def _answer_later(self, pool: Executor, call: Answer, request: Request, params: Params, exchange: Exchange) -> None:
         def done(future: Future[Response]) -> None:
@@ -142,8 +257,28 @@ class HttpService:
             return call(request, params)
         except Exception as error:
             if isinstance(error, AccessError) and self.access is not None:
-                self.access.report(error, request)
+                self._report(error, self.access, request)
             return answer_to(error, request)
+
+
+def _admit(access: Access, request: Request, need: Need | None, params: Params) -> None:
+    """Raise AccessError if ``request`` may not come in, before its body is looked at. Who asks is noted in it."""
+    if need is not None and access.opens(need):
+        return
+    caller = request.frame.caller
+    # Of a head that came before on the same connection the client is known, and good until the rules change.
+    if caller is None:
+        caller = access.caller(given_in(request.headers, request.peer)).at(request.address, request.id)
+    else:
+        caller = access.current(caller)
+    request.frame.caller = caller
+    access.require(caller, need, params.get("model", ""))
+
+
+def route_of(request: Request) -> str:
+    """What was asked for, for logs: without the query, in which clients put secrets."""
+    path = request.target.partition(b"?")[0][:_SHOWN]
+    return f"{request.method.decode('latin-1')} {path.decode('latin-1')}"
 
 
 def answer_to(error: Exception, request: Request) -> Response:

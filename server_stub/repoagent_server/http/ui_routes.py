@@ -11,7 +11,7 @@ from repoagent_server.access import Right
 from repoagent_server.access.rights import KNOWN, OPEN
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.http.messages import TEXT, Header, Request, Response, json_response
-from repoagent_server.http.router import Params, Route
+from repoagent_server.http.service import Params, Route
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from repoagent_server.http.api import api_service
-from repoagent_server.http.router import Route
+from repoagent_server.http.service import Route
 
 BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "tokens": [1]}
 """What makes a request to OpenAI's API one that is read, beside the model."""

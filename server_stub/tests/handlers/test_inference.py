@@ -12,9 +12,8 @@ from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.handlers import requested_outputs
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.inference import Answer, Inference, Mailbox
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
-from repoagent_server.shared.mailbox import Answer, Mailbox
 
 from repoagent.server import Server
 from repoagent.serving.requests.request import Asked, InferResponse
@@ -66,7 +65,7 @@ async def test_a_refusal_by_the_core_is_an_answer(core: Any) -> None:
     inference = _inference(core)
     answer = _Answer(inference.mailbox)
     request = inference.prepare(Asked("absent", {}), answer, requested=RequestedOutputs(), refuses_decoupled="why")
-    inference.submit(request)
+    inference.core.submit(request)
     ((response, final),) = answer.came
     assert response is not None
     assert response.error is not None

@@ -7,8 +7,7 @@ import pytest
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits
-from repoagent_server.http.router import Params, Route, Router
-from repoagent_server.http.service import HttpService
+from repoagent_server.http.service import HttpService, Params, Route, Router
 from repoagent_server.shared.connections import Connections
 
 _ASK = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"

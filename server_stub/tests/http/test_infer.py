@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.http.body import DEFAULT_MAX_BODY
+from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Frame, Request, Response
-from repoagent_server.shared.mailbox import Mailbox
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -142,7 +143,8 @@ def log(core: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _route(core: Any) -> InferRoute:
     loop = asyncio.get_running_loop()
-    return InferRoute(Inference(core, Mailbox(loop)), LongWork(loop, ThreadPoolExecutor(1)))
+    long, inference = LongWork(loop, ThreadPoolExecutor(1)), Inference(core, Mailbox(loop))
+    return InferRoute(inference, long, CodedBodies(long, DEFAULT_MAX_BODY, inference.reserve))
 
 
 def _send(

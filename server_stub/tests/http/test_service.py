@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from repoagent_server.http.messages import Frame, Request, Response
-from repoagent_server.http.router import Params, Route, Router
-from repoagent_server.http.service import HttpService
+from repoagent_server.http.service import HttpService, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 
 

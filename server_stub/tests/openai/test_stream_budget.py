@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.handlers.inference import Mailbox
 
 STREAMS, TOKENS = 8, 60
 # What else the process writes meanwhile: pytest's workers talk to their master.

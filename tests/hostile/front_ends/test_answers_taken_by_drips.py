@@ -11,8 +11,7 @@ from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits
-from repoagent_server.http.router import Params, Route, Router
-from repoagent_server.http.service import HttpService
+from repoagent_server.http.service import HttpService, Params, Route, Router
 from repoagent_server.shared.connections import Connections
 from repoagent_server.shared.reserve import Reserve
 

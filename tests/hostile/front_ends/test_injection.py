@@ -13,9 +13,8 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.http.access import route_of
 from repoagent_server.http.messages import Frame, Request
-from repoagent_server.http.service import answer_to
+from repoagent_server.http.service import answer_to, route_of
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import LogOptions
 

@@ -14,7 +14,7 @@ from repoagent_server.grpc.access import CallAccess, RestrictedProtocols
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead, literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
-from repoagent_server.grpc.http2.quick_call import LoggedQuickCall, QuickCall, only_message
+from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
@@ -79,7 +79,6 @@ class Dispatcher:
         self._guards = guards
         self._access = access
         self._handlers = _found_by((service, *others))
-        self._quick_call = QuickCall if calls.log is None else LoggedQuickCall
 
     # What connections call.
 
@@ -100,7 +99,7 @@ class Dispatcher:
         elif self._access is not None and self._is_denied(connection, stream, self._access):
             pass
         elif route.is_quick:
-            call = self._quick_call(self, connection, stream)
+            call = QuickCall(self, connection, stream)
             if timeout is not None:
                 call.expect(timeout)
             else:
@@ -119,7 +118,7 @@ class Dispatcher:
                 return
             message = only_message(data, start, stop, ended, self.small)
             if message is not None:
-                quick = stream.call = self._quick_call(self, connection, stream)
+                quick = stream.call = QuickCall(self, connection, stream)
                 quick.start(message)
                 return
             call = stream.call = RunningCall(self, connection, stream)

@@ -23,7 +23,10 @@ _CANCELLED: Final = 1
 class QuickCall(OneAnswer):
     """Answers without a task. What it holds leads back to it, so it lets go of it at its end."""
 
-    __slots__ = ("_connection", "_deadline", "_decoded", "_dispatcher", "_request", "_started", "_stream", "_timer")
+    __slots__ = (
+        "_connection", "_deadline", "_decoded", "_dispatcher", "_request", "_running", "_started", "_stream",
+        "_timer",
+    )  # fmt: skip
 
     def __init__(self, dispatcher: "Dispatcher", connection: Connection, stream: Stream) -> None:
         super().__init__(dispatcher.calls.mailbox)
@@ -32,6 +35,8 @@ class QuickCall(OneAnswer):
         self._stream = stream
         self._decoded: Decoded | None = None
         self._request: InferRequest | None = None
+        self._running: RunningRequest | None = None
+        """What the request log gets of it."""
         self._started = False
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -45,6 +50,8 @@ class QuickCall(OneAnswer):
     def start(self, message: bytes) -> None:
         """Answer ``message``."""
         calls, head = self._dispatcher.calls, self._stream.head
+        if calls.log is not None:
+            self._running = RunningRequest(len(message), calls.now(head.caller), head.request_id)
         calls.in_flight.started()
         self._started = True
         try:
@@ -57,6 +64,8 @@ class QuickCall(OneAnswer):
             self._fail(error)
 
     def settled(self, response: InferResponse) -> None:
+        if self._running is not None:
+            self._running.served(response)
         if response.error is not None:
             self._fail(response.error)
             return
@@ -134,13 +143,25 @@ class QuickCall(OneAnswer):
 
     def _done(self, status: int, size: int = 0) -> None:
         """The answer, of ``size`` bytes, is there, or wanted no more."""
-        self._decoded = self._request = None
+        if self._running is not None:
+            self._log(self._running, status, size)
+        self._decoded = self._request = self._running = None
         self._stream.call = None
         if self._timer is not None:
             self._timer.cancel()
         if self._started:
             self._started = False
             self._dispatcher.calls.in_flight.finished()
+
+    def _log(self, running: RunningRequest, status: int, size: int) -> None:
+        log, decoded = self._dispatcher.calls.log, self._decoded
+        if decoded is not None and not running.model:
+            running.asks(decoded.asked)
+        elif decoded is not None:
+            running.request = running.request or decoded.asked.id
+        running.status = status
+        if log is not None:
+            running.end(log, size)
 
 
 def only_message(data: bytes, start: int, stop: int, ended: bool, below: int) -> bytes | None:
@@ -149,36 +170,3 @@ def only_message(data: bytes, start: int, stop: int, ended: bool, below: int) ->
     if ended and 0 <= size < below and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
         return data[start + PREFIX_BYTES : stop]
     return None
-
-
-class LoggedQuickCall(QuickCall):
-    """While a request log is written: writes its line when it has been answered, or its client has gone."""
-
-    __slots__ = ("_running",)
-
-    def __init__(self, dispatcher: "Dispatcher", connection: Connection, stream: Stream) -> None:
-        super().__init__(dispatcher, connection, stream)
-        self._running: RunningRequest | None = None
-
-    def start(self, message: bytes) -> None:
-        head = self._stream.head
-        caller = self._dispatcher.calls.now(head.caller)
-        self._running = RunningRequest(len(message), caller, head.request_id)
-        super().start(message)
-
-    def settled(self, response: InferResponse) -> None:
-        if self._running is not None:
-            self._running.served(response)
-        super().settled(response)
-
-    def _done(self, status: int, size: int = 0) -> None:
-        running, log = self._running, self._dispatcher.calls.log
-        if running is not None and log is not None:
-            self._running = None
-            if self._decoded is not None and not running.model:
-                running.asks(self._decoded.asked)
-            elif self._decoded is not None:
-                running.request = running.request or self._decoded.asked.id
-            running.status = status
-            running.end(log, size)
-        super()._done(status, size)

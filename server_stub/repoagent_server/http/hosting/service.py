@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange, error_response
-from repoagent_server.http.router import Router
-from repoagent_server.http.service import HttpService, MakeService, Refusal
+from repoagent_server.http.service import HttpService, MakeService, Refusal, Router
 from repoagent_server.shared.pools import Pools
 
 UNKNOWN: Final = Response(400)

@@ -4,12 +4,12 @@ import asyncio
 import threading
 from typing import Any
 
-from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.handlers.inference import Answer, Mailbox
 
 from repoagent.serving.requests.request import InferResponse
 
 
-class _Receiver:
+class _Receiver(Answer):
     def __init__(self, wanted: int) -> None:
         self.got: list[tuple[InferResponse | None, bool, int]] = []
         self.all = asyncio.Event()

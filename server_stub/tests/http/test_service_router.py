@@ -1,7 +1,7 @@
 """Finding routes."""
 
 from repoagent_server.http.messages import Request, Response
-from repoagent_server.http.router import Params, Route, Router
+from repoagent_server.http.service import Params, Route, Router
 
 
 def _route(pattern: str) -> Route:
