@@ -17,10 +17,9 @@ from repoagent.config import copy, read_json
 from repoagent.errors import UnsupportedError
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ConfigPlanner, PlannedAgent
-from repoagent.loader.plugins import PluginManager
+from repoagent.loader.plugins import PluginManager, key_providers
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.files.files import MemoryFiles
 from repoagent.storage.repositories.sources import open_source

@@ -9,7 +9,7 @@ from typing import Any
 
 from repoagent.api import Action, Agent, AgentModel
 from repoagent.errors import InternalError, UnavailableError
-from repoagent.loader.pinned_code import PINNED_CODE
+from repoagent.loader.agent_directory import PINNED_CODE
 from repoagent_capi import crossing
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.agents import MODELS

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from repoagent.errors import AgentError, RepoAgentError
+from repoagent.loader.agent_directory import PINNED_CODE
 from repoagent.loader.loader import Loader
-from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy import PolicyPlanner, read_policy
 
 MakeLoader = Callable[[str], Loader]

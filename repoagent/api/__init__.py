@@ -6,7 +6,6 @@ What needs protobuf, ssl or hashlib is loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.agent import Agent
 from repoagent.api.converters import (
     Conversion,
@@ -23,7 +22,7 @@ from repoagent.api.converters import (
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import AgentModel, Cache, Parameters, read_key, read_token
 from repoagent.api.opened_files import OpenedFiles, opened_files
-from repoagent.api.report import ActionReport, EntryReport, LoadReport
+from repoagent.api.report import Action, ActionReport, ArtifactType, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
 from repoagent.beneath import (
     TreeEntry,

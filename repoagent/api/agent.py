@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from repoagent.api.actions import Action
 from repoagent.api.model import AgentModel, Parameters
+from repoagent.api.report import Action
 
 SUPPORTED_API_VERSIONS: Final = frozenset({1})
 

@@ -27,8 +27,7 @@ from typing import Final
 
 import pluggy
 
-from repoagent.api.actions import Action
-from repoagent.api.report import LoadReport
+from repoagent.api.report import Action, LoadReport
 
 HOOKS_VERSION: Final = 1
 PROJECT: Final = "repoagent"

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from repoagent.api.actions import ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
+from repoagent.api.report import ArtifactType
 from repoagent.errors import InvalidArgumentError, NotFoundError
 from repoagent.public_text import unusable_key_file
 

@@ -1,10 +1,30 @@
-"""What a load did: a value that can be printed, logged and sent as JSON."""
+"""The moments at which agents are called, and what a load did: a value that can be printed, logged and sent as JSON."""
 
+import enum
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+
+class Action(enum.IntEnum):
+    """What the server is doing with the model; numbers as in ``TRITONREPOAGENT_ActionType``."""
+
+    LOAD = 0
+    LOAD_COMPLETE = 1
+    LOAD_FAIL = 2
+    UNLOAD = 3
+    UNLOAD_COMPLETE = 4
+
+
+class ArtifactType(enum.IntEnum):
+    """Where ``AgentModel.location`` points; numbers as in ``TRITONREPOAGENT_ArtifactType``."""
+
+    FILESYSTEM = 0
+    """A directory on this machine."""
+    REMOTE_FILESYSTEM = 1
+    """An fsspec URL such as ``s3://bucket/model``; ``AgentModel.localize()`` brings it here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _memory_filesystem() -> Iterator[Finding]:
 
 
 def _swap() -> Iterator[Finding]:
-    from repoagent.storage.workspaces.tmpfs import swap_devices
+    from repoagent.storage.workspaces.workspace import swap_devices
 
     devices = swap_devices(_PROC)
     remedy = "confidential models are refused: turn swap off, or start the server with --allow-swap" if devices else ""

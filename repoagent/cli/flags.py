@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import did_you_mean
 from repoagent.limits import Limits
 
 if TYPE_CHECKING:

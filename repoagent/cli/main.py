@@ -67,7 +67,7 @@ class PluginGroup(click.Group):
             raise click.UsageError(f"'{cmd_name}' comes with another package; {install_hint(package)}", ctx)
         if ctx.resilient_parsing:  # the shell completes a word, and knows best
             return None
-        from repoagent.config.suggestions import did_you_mean
+        from repoagent.errors import did_you_mean
 
         known = sorted(
             {*self._specs, *_PACKAGES}

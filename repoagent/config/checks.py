@@ -24,8 +24,7 @@ from repoagent.config.scheduling_checks import (
     sequence_batching_problems,
     sequence_state_problems,
 )
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import ConfigError
+from repoagent.errors import ConfigError, did_you_mean
 
 
 def check(

@@ -4,17 +4,49 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from repoagent import nested_text
-from repoagent.config.model_config_pb2 import ModelConfig
-from repoagent.config.schema import descriptor_of, enum_of, fields_of, is_agent_parameters, is_map, map_fields
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import ConfigError
+from repoagent.config.model_config_pb2 import ModelConfig, ModelRepositoryAgents
+from repoagent.errors import ConfigError, did_you_mean
+
+_AGENT_PARAMETER = ModelRepositoryAgents.Agent.Parameter.DESCRIPTOR.full_name
+
+
+def descriptor_of(message: Message) -> Descriptor:
+    """What describes the type of ``message``."""
+    return cast(Descriptor, message.DESCRIPTOR)
+
+
+def fields_of(message: Message) -> Sequence[FieldDescriptor]:
+    """The fields of the type of ``message``, in the order of the schema."""
+    return descriptor_of(message).fields
+
+
+def enum_of(field: FieldDescriptor) -> EnumDescriptor:
+    """The enum of a field of enum type."""
+    return cast(EnumDescriptor, field.enum_type)
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether ``field`` is declared as a map."""
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def map_fields(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
+    """Key and value of a field that is a map."""
+    entry = cast(Descriptor, field.message_type)
+    return entry.fields_by_name["key"], entry.fields_by_name["value"]
+
+
+def is_agent_parameters(field: FieldDescriptor) -> bool:
+    """Whether ``field`` holds the parameters of an agent: repeated entries here, a map in Triton's JSON."""
+    return field.message_type is not None and field.message_type.full_name == _AGENT_PARAMETER
+
 
 _ROOT: Final = ""
 

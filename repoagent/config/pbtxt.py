@@ -8,8 +8,7 @@ from typing import Final
 from google.protobuf import text_format
 
 from repoagent.config.model_config_pb2 import ModelConfig
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.errors import ConfigError, InvalidArgumentError, did_you_mean
 
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from repoagent.config.json_form import is_agent_parameters, is_map, map_fields
 from repoagent.config.model_config_pb2 import ModelConfig
-from repoagent.config.schema import is_agent_parameters, is_map, map_fields
 
 #: What is shown in place of a secret.
 REDACTED: Final = "<redacted>"

@@ -22,7 +22,7 @@ from repoagent.storage.transfer.snapshot import snapshot
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import check_parents
 from repoagent.storage.workspaces.process_dir import sweep
-from repoagent.storage.workspaces.tmpfs import check_memory_only
+from repoagent.storage.workspaces.workspace import check_memory_only
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
+from repoagent.api.report import Action, ArtifactType
 from repoagent.beneath import file_state, status_beneath
 from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError

@@ -8,16 +8,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from repoagent.api.actions import Action
 from repoagent.api.attesting import Attestation
 from repoagent.api.hooks import LoadEvent
+from repoagent.api.report import Action
 from repoagent.config import ModelConfig, check
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
-from repoagent.loader.agent_calls import reason_of
-from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.agent_pool import AgentPool, reason_of
 from repoagent.loader.attesting import LoadReceipt, tree_digests
-from repoagent.loader.chain_entry import ChainEntry, open_entry
-from repoagent.loader.chain_states import Lifecycle, State
+from repoagent.loader.chain_entry import ChainEntry, Lifecycle, State, open_entry
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder

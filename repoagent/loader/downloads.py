@@ -13,10 +13,9 @@ from repoagent.errors import InvalidArgumentError, NotFoundError, UnavailableErr
 from repoagent.storage.cache.blob_store import OFFLINE_VARIABLE
 from repoagent.storage.cache.cache import CacheScope
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.repositories.credentials import with_credentials
 from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import FileEntry, list_files, single_file
-from repoagent.storage.repositories.url import RepositoryUrl, parse_url
+from repoagent.storage.repositories.url import RepositoryUrl, parse_url, with_credentials
 from repoagent.storage.transfer import streams as transfer
 from repoagent.storage.transfer.digests import check_digest
 from repoagent.storage.transfer.localize import bring_privately

@@ -25,8 +25,7 @@ from repoagent.loader.converting.shared import SharedConversions
 from repoagent.loader.downloads import Downloads
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.reread import Move, reread
-from repoagent.storage.cache.cache import Cache, CacheScope
-from repoagent.storage.cache.fetcher import Fetcher
+from repoagent.storage.cache.cache import Cache, CacheScope, Fetcher
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import KeyProvider

@@ -13,8 +13,7 @@ from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.loader.agent_calls import reason_of
-from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.agent_pool import AgentPool, reason_of
 from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.candidates import AgentSource

@@ -1,5 +1,6 @@
 """Plug-in modules: finding them, the registries they fill, the observers they are."""
 
+import importlib
 import logging
 import queue
 import threading
@@ -12,8 +13,8 @@ import pluggy
 
 from repoagent.api import hooks
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
-
-logger = logging.getLogger("repoagent.loader")
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 
 _Job = Callable[[], None]
 
@@ -245,3 +246,37 @@ def _observe(implementation: pluggy.HookImpl, event: object) -> None:
         call(*([event] if implementation.argnames else []))
     except Exception:
         logger.exception("observer '%s' raised; the load that it observed goes on", implementation.plugin_name)
+
+
+def key_providers(
+    plugins: PluginManager, *, allow_commands: bool = False, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, KeyProvider]:
+    """URI scheme -> provider. The code of a plug-in's provider is imported when the first key is asked of it.
+
+    Args:
+        plugins: Where the providers are registered.
+        limits: How large a key in a file may be.
+        allow_commands: Whether ``exec:`` references run programs.
+
+    Raises:
+        AlreadyExistsError: two claim one scheme.
+    """
+    targets: dict[str, Any] = plugins.registry(
+        "key_providers", built_in=builtin_providers(commands=allow_commands, largest_file=limits.key_file_bytes)
+    )
+    return {
+        scheme: target if callable(target) else _imported_on_first_use(target) for scheme, target in targets.items()
+    }
+
+
+def _imported_on_first_use(target: str) -> KeyProvider:
+    module, _, attribute = target.partition(":")
+
+    def provider(uri: str) -> bytes:
+        key: bytes = getattr(importlib.import_module(module), attribute)(uri)
+        return key
+
+    return provider
+
+
+logger = logging.getLogger("repoagent.loader")

@@ -20,7 +20,7 @@ from repoagent.errors import (
 from repoagent.errors import RepoAgentError as TritonError
 from repoagent.loader.load_context import Progress
 from repoagent.server.custom_metrics import Metric, MetricFamily
-from repoagent.server.dlpack import DLDeviceType
+from repoagent.server.datatypes import DLDeviceType
 from repoagent.server.enums import (
     DataType,
     InstanceGroupKind,

@@ -6,8 +6,15 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.server.datatypes import Array, dl_device_to_memory_type, dl_type_to_type, numpy_to_type
-from repoagent.server.dlpack import DLDeviceType, DLTensor, managed_tensor
+from repoagent.server.datatypes import (
+    Array,
+    DLDeviceType,
+    DLTensor,
+    dl_device_to_memory_type,
+    dl_type_to_type,
+    managed_tensor,
+    numpy_to_type,
+)
 from repoagent.server.enums import DataType, MemoryType
 
 DeviceOrMemoryType: TypeAlias = str | MemoryType | tuple[MemoryType, int] | tuple[DLDeviceType, int]

@@ -19,7 +19,7 @@ from repoagent.server.enums import (
     ModelControlMode,
     RateLimitMode,
 )
-from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
+from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
 from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.core_options import RateLimitMode as CoreRateLimitMode
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource

@@ -9,14 +9,15 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.server.datatypes import (
     Array,
+    DLDeviceType,
     as_bytes_array,
     deserialize,
+    managed_tensor,
     memory_type_to_dl_device,
     serialize,
     type_to_dl_type,
     type_to_numpy,
 )
-from repoagent.server.dlpack import DLDeviceType, managed_tensor
 from repoagent.server.enums import DataType, MemoryType
 from repoagent.server.memory import DeviceOrMemoryType, MemoryBuffer, import_dlpack, parse_device, view
 from repoagent.serving.requests.tensor import NUMPY_TYPES

@@ -12,6 +12,7 @@ from repoagent.loader.plugins import PluginManager
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core_options import ControlMode, CoreOptions, RateLimitMode
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_attempt import SlotContext
 from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue, pausing
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
@@ -19,14 +20,12 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.named_loads import EnsembleFollowers, NamedLoads
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.lifecycle.repository_follower import Follower, Poller, RetryPauses
-from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.lifecycle.unloader import Unloader, give_back_soon
 from repoagent.serving.queries import CoreQueries
-from repoagent.serving.reception import Reception, Router
+from repoagent.serving.reception import Reception, Router, ServerLife
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.response_cache import open_response_cache
-from repoagent.serving.server_state import ServerLife
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder

@@ -14,13 +14,13 @@ from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup_failure, startup_names
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core_options import ControlMode, CoreOptions
-from repoagent.serving.lifecycle.load_request import LoadRequest
+from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.named_loads import load_order
 from repoagent.serving.lifecycle.repository_follower import Poller
 from repoagent.serving.queries import ModelMetrics
+from repoagent.serving.reception import ServerState
 from repoagent.serving.repositories.repository_set import NameMapping, RepositorySet
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.server_state import ServerState
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from repoagent.api import Action, AgentModel
-from repoagent.storage.workspaces.disk_space import free_bytes
+from repoagent.storage.workspaces.process_dir import free_bytes
 
 STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
     {

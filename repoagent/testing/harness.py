@@ -25,9 +25,8 @@ from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
-from repoagent.loader.plugins import PluginManager
+from repoagent.loader.plugins import PluginManager, key_providers
 from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
 from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
 from repoagent.testing.leftovers import workspace_leftovers

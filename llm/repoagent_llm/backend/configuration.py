@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, UnsupportedError, did_you_mean
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.names import join_inside
 from repoagent_llm import (

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, did_you_mean
 from repoagent.serving.requests.tensor import DataType
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ def find_platform() -> Platform:
             found = probe()
             if not found.usable:
                 raise UnsupportedError(f"TensorRT plans cannot run here: {found.problem}")
-            from repoagent.engines.cuda.platform import CudaPlatform
+            from repoagent.engines.cuda.engine import CudaPlatform
 
             _found.append(CudaPlatform(found))
         return _found[0]

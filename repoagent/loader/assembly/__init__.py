@@ -14,10 +14,9 @@ from repoagent.loader.attesting import AttestSettings, open_attesting
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.shared import Trust, open_shared
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ChainPlanner
-from repoagent.loader.plugins import PluginManager
+from repoagent.loader.plugins import PluginManager, key_providers
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.loader.policy.rules import NO_RULE, Mode, Policy
 from repoagent.storage.cache.cache import Cache

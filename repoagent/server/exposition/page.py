@@ -2,17 +2,75 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.server.exposition.text import Family, Part, Sample, render
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric
-from repoagent.serving.measuring.latencies import FIRST_RESPONSE
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE, LatencyOptions
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.queries import ModelMetrics
+
+_BOOLEANS: Final = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+_FLAGS: Final = ("counter_latencies", "summary_latencies", "histogram_latencies")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The counters are shown unless they are switched off; summaries and histograms cost a little, and are off."""
+
+    counter_latencies: bool = True
+    summary_latencies: bool = False
+    histogram_latencies: bool = False
+    summary_quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+    @property
+    def kept(self) -> LatencyOptions:
+        """What a serving core has to keep for it."""
+        return LatencyOptions(summaries=self.summary_latencies, histograms=self.histogram_latencies)
+
+
+def read_metrics_settings(settings: Mapping[str, str]) -> MetricsSettings:
+    """The settings by their names in Triton, each with the text that gives its value.
+
+    Raises:
+        InvalidArgumentError: a name or a value is not known.
+    """
+    values: dict[str, object] = {}
+    for name, text in settings.items():
+        if name == "summary_quantiles":
+            values[name] = tuple(_read_quantile(pair) for pair in text.split(","))
+        elif name in _FLAGS:
+            values[name] = _boolean(name, text)
+        else:
+            raise InvalidArgumentError(f"unknown setting '{name}'; there are {', '.join(_FLAGS)}, summary_quantiles")
+    return MetricsSettings(**values)  # type: ignore[arg-type]
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise InvalidArgumentError(f"{name}: invalid value for bool option: {text}")
+    return _BOOLEANS[text.lower()]
+
+
+def _read_quantile(pair: str) -> float:
+    """``0.99:0.001``: the quantile and the error that is allowed; ours are exact."""
+    quantile, colon, error = pair.partition(":")
+    try:
+        value, allowed = float(quantile), float(error)
+    except ValueError:
+        colon, value, allowed = "", 0.0, 0.0
+    if not (colon and 0 <= value <= 1 and allowed >= 0):
+        raise InvalidArgumentError(
+            f"summary_quantiles must be pairs <quantile>:<error> with commas between, such as 0.5:0.05,0.99:0.001, "
+            f"not '{pair}'"
+        )
+    return value
+
 
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
     ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success),
@@ -66,7 +124,7 @@ _CACHE: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] 
 
 def inference_families(
     models: Sequence[ModelMetrics],
-    settings: MetricsSettings = MetricsSettings(),  # noqa: B008 - frozen
+    settings: MetricsSettings = MetricsSettings(),
 ) -> Iterable[Family]:
     """Names, labels and help texts as Triton has them; ``settings`` select what is shown of latencies."""
     durations = settings.counter_latencies
@@ -275,7 +333,7 @@ class Exposition:
         agents: AgentMetrics,
         machine: Machine | None = None,
         *,
-        settings: MetricsSettings = MetricsSettings(),  # noqa: B008 - frozen
+        settings: MetricsSettings = MetricsSettings(),
         others: Sequence[Source] = (),
     ) -> None:
         self._models = models

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
+from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError, did_you_mean
 from repoagent.installing import missing_part
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import Backend

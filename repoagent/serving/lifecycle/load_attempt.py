@@ -1,4 +1,4 @@
-"""One load of one model: its agents run, its versions are built, and a failure is noted in its states."""
+"""One load of one model: what is asked for, what all slots share, and how its agents run and its versions are built."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,10 +14,8 @@ from repoagent.errors import (
 )
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.instance import as_repoagent_error
-from repoagent.serving.lifecycle.load_request import LoadRequest, PendingLoad
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
-from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.serving.versions.reuse import Built, Present
@@ -28,6 +26,150 @@ if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.load_context import Progress
     from repoagent.storage import ModelSource
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from repoagent.audit import NO_AUDIT, Audit
+from repoagent.config import ModelConfig
+from repoagent.errors import CancelledError, UnsupportedError, did_you_mean
+from repoagent.loader.chain import LoadedChain
+from repoagent.loader.load_context import Progress
+from repoagent.loader.loader import Loader
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.versions.model_builder import ModelBuilder
+from repoagent.storage import MemorySource, ModelSource
+from repoagent.storage.paths.names import NAME_BYTES
+
+
+class PendingLoad:
+    """One load of a model, until its end."""
+
+    def __init__(self, *, follows_unload: bool, version: int | None = None) -> None:
+        self.version = version
+        """The only one that it is to bring."""
+        self.follows_unload = follows_unload
+        """An unload that was asked for before it had not ended."""
+        self.cancelled = threading.Event()
+        self.reason = ""
+
+    def cancel(self, reason: str) -> None:
+        """Have it end without the model; the first ``reason`` counts."""
+        self.reason = self.reason or reason
+        self.cancelled.set()
+
+    def outdated(self, model: str) -> CancelledError:
+        """The error of a load of ``model`` that was cancelled."""
+        if self.reason != UNLOADED:
+            return CancelledError(f"load failed for model '{model}': {self.reason}\n")
+        return CancelledError(
+            f"load failed for model '{model}': Newer operation has been applied to the model lifecycle, current "
+            "load operation is out-dated.\n"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a caller wants loaded: the repository's model, or one with this configuration, or made of these files."""
+
+    config: ModelConfig | None = None
+    files: Mapping[str, bytes] | None = None
+    needed: bool = False
+    """Another model, or a request, needs it; it was not asked for by its name. One that was loaded with a configuration
+    or files of a request stays as it is; otherwise what changed in the repository is loaded."""
+    version: int | None = None
+    """One version, beside those that are loaded, whatever the version policy is; None: what the policy selects."""
+    pinned: frozenset[int] | None = None
+    """All versions that are to be loaded; set by the slot."""
+
+    def beside(self, current: LoadedModel | None, name: str) -> "LoadRequest":
+        """The same with all versions of the model ``name`` that it means beside what is loaded.
+
+        Raises:
+            UnsupportedError: the files of the other versions are not there any more.
+        """
+        if current is None:
+            return self if self.version is None else replace(self, pinned=frozenset((self.version,)))
+        origin = current.origin
+        if self.version is None:
+            return replace(self, pinned=origin.pinned) if self.needed else self
+        if origin.files:
+            raise UnsupportedError(
+                f"failed to load '{name}' version {self.version}: the model was loaded with files of a load "
+                "request, which are not kept; load it again with all files"
+            )
+        return replace(self, config=origin.config, pinned=frozenset((*current.versions, self.version)))
+
+    def covered_by(self, current: LoadedModel) -> bool:
+        """Whether ``current`` has the versions that it means."""
+        return current.origin.pinned == self.pinned or self.version in current.versions
+
+
+_FILE_PREFIX: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContext:
+    """What the slots of one server share."""
+
+    repositories: RepositorySet
+    loader: Loader
+    builder: ModelBuilder
+    dependencies: Dependencies
+    retirements: Retirements
+    drain_timeout_seconds: float
+    changed: Callable[[str], None] = lambda _model: None
+    """Notify the followers of a model that has been loaded, or has lost its members. Returns soon, never raises."""
+    on_progress: Callable[[Progress], None] | None = None
+    audit: Audit = NO_AUDIT
+
+    def source(self, model: ModelId, order: LoadRequest) -> ModelSource:
+        """Where the files of the model are.
+
+        Raises:
+            RepoAgentError: no repository has the model, or several have.
+        """
+        if order.files is not None:
+            files = {path.removeprefix(_FILE_PREFIX): content for path, content in order.files.items()}
+            return MemorySource(model.name, files)
+        try:
+            return self.repositories.find(model)
+        except NotFoundError as error:
+            if order.config is None:
+                raise NotFoundError(f"{error}{self._hint(model)}") from error
+            return MemorySource(model.name, {})  # A configuration alone can be a whole model: an ensemble.
+
+    def _hint(self, model: ModelId) -> str:
+        size = len(model.name.encode(errors="replace"))
+        if size > NAME_BYTES:
+            return f"; its name has {size} bytes, and that of a directory at most {NAME_BYTES}"
+        try:
+            return did_you_mean(model, self.repositories.names())
+        except RepoAgentError:  # what is wrong with the listing is not what was asked
+            return ""
+
+    def run_chain(
+        self,
+        source: ModelSource,
+        override: ModelConfig | None,
+        cancelled: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> LoadedChain:
+        """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do.
+
+        Raises:
+            RepoAgentError: one of them refused; every agent has been called.
+        """
+
+        def report(progress: Progress) -> None:
+            on_progress(progress)
+            if self.on_progress is not None:
+                self.on_progress(progress)
+
+        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=report)
 
 
 class LoadAttempt:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from repoagent.audit import current_actor
 from repoagent.errors import RepoAgentError, UnavailableError
-from repoagent.serving.lifecycle.load_attempt import LoadAttempt, poll_failure
+from repoagent.serving.lifecycle.load_attempt import LoadAttempt, LoadRequest, PendingLoad, SlotContext, poll_failure
 from repoagent.serving.lifecycle.load_pool import SerialQueue
-from repoagent.serving.lifecycle.load_request import LoadRequest, PendingLoad
 from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates, VersionStatus
-from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.reuse import Built
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
-from repoagent.serving.lifecycle.load_request import LoadRequest
+from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.served_model import ServedModel

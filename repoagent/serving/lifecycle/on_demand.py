@@ -22,7 +22,7 @@ from repoagent.errors import (
     causes,
 )
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.load_request import LoadRequest
+from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest, ModelId

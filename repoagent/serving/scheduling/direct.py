@@ -16,8 +16,7 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal
-from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal, Watcher
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,14 @@ from repoagent.serving.instances.instance import Instance, close_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
+from repoagent.serving.scheduling.batch_queue import BatchQueue, BatchRule, BatchSettings
+from repoagent.serving.scheduling.batching import BatchWorkers, stop_all
 from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.scheduler import Scheduler
-from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_controls import SequenceControls, SequenceStates
 from repoagent.serving.scheduling.sequence_slots import DirectSettings, DirectSlots, OldestSlots
-from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
-from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser
-from repoagent.serving.scheduling.watcher import Watcher
-from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
+from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser, Watcher
 from repoagent.serving.scheduling.wrappers import OrderKeeper
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from repoagent.installing import install_hint
 from repoagent.public_text import public_values
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.serving.tracing.trace_file import TraceFile
-from repoagent.serving.tracing.trace_settings import TraceSettings, changed
+from repoagent.serving.tracing.trace_settings import TraceFile, TraceSettings, changed
 
 if TYPE_CHECKING:
     from repoagent.serving.tracing.spans import SpanTrace, SpanTraces

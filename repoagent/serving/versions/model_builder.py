@@ -34,11 +34,10 @@ from repoagent.serving.requests.request import ModelId, read_labels
 from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.response_cache import ResponseCache
-from repoagent.serving.scheduling.scheduler_choice import new_scheduler
-from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.versions.config_limits import check_limits, meaningless_settings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
-from repoagent.serving.versions.instance_set import new_instances
+from repoagent.serving.versions.instance_set import new_instances, new_scheduler
 from repoagent.serving.versions.reuse import Built, Kept, Present, keep
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up

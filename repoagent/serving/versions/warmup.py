@@ -15,8 +15,7 @@ from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.left_behind import loading_until, unless_cancelled
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor, blank, read_tensor
-from repoagent.serving.scheduling.sequence_controls import SequenceControls
-from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.sequence_controls import SequenceControls, SequenceStates
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

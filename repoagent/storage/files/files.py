@@ -141,7 +141,7 @@ class SourceFiles:
         Args:
             source: The model.
             fetch: Brings a directory of the model here, ``""`` for all of it; usually a
-                :class:`~repoagent.storage.cache.fetcher.Fetcher`. What it returns stays while this object is used.
+                :class:`~repoagent.storage.cache.cache.Fetcher`. What it returns stays while this object is used.
         """
         self._source = source
         self._fetch = fetch

@@ -19,7 +19,7 @@ from repoagent.storage.transfer.digests import Digester, WrongDigestError
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
 from repoagent.storage.transfer.streams import SEGMENT, ByteStream, ChangedError, RemoteFile
-from repoagent.storage.workspaces.disk_space import check_space, free_bytes
+from repoagent.storage.workspaces.process_dir import check_space, free_bytes
 from repoagent.web import WebError
 
 _SPAN: Final = SEGMENT // CHUNK

@@ -2,22 +2,94 @@
 
 import secrets
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from repoagent.errors import AlreadyExistsError, UnavailableError
 from repoagent.storage.paths.faults import full_disk, storage_faults
-from repoagent.storage.paths.names import check_tree
+from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
-from repoagent.storage.transfer.download_files import WORKERS, Cancelled, Progress, download_files
 from repoagent.storage.transfer.partial_file import PartialFile
 from repoagent.storage.transfer.streams import RemoteFile, remote_files
-from repoagent.storage.workspaces.disk_space import check_space, free_bytes
+from repoagent.storage.workspaces.process_dir import check_space, free_bytes
+
+WORKERS: Final = 8
+"""Requests at once, and files at once."""
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are here and the bytes of all; from worker threads, never two at once."""
+Cancelled = Callable[[], bool]
+"""Asked between parts; true gives the work up."""
+Place = Callable[[RemoteFile, Path, DownloadContext], tuple[str, int]]
+"""Puts one file at a path, and returns its SHA-256 and its size."""
+
+
+def download_files(
+    files: Sequence[RemoteFile],
+    target: Path,
+    place: Place,
+    *,
+    workers: int = WORKERS,
+    progress: Progress | None = None,
+    cancelled: Cancelled | None = None,
+) -> dict[str, tuple[str, int]]:
+    """Put every file below the directory ``target``; path -> SHA-256 and size.
+
+    Raises:
+        UnsafePathError: a name would leave ``target``, or two names exclude each other.
+        CancelledError: ``cancelled()`` became true.
+        RepoAgentError: the first error of ``place``.
+    """
+    check_tree(file.path for file in files)
+    context = DownloadContext(workers, count=_counter(files, progress), cancelled=cancelled)
+    for directory in sorted({str(Path(file.path).parent) for file in files}):
+        (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    with ThreadPoolExecutor(workers, thread_name_prefix="repoagent-download") as pool:
+        try:
+            futures = [pool.submit(_one, file, target, place, context) for file in files]
+            results = _results(futures)
+        except BaseException:
+            context.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {file.path: result for file, result in zip(files, results, strict=True)}
+
+
+def _one(file: RemoteFile, target: Path, place: Place, context: DownloadContext) -> tuple[str, int]:
+    context.check()
+    return place(file, join_inside(target, file.path), context)
+
+
+def _counter(files: Sequence[RemoteFile], progress: Progress | None) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    total = sum(file.size or 0 for file in files)
+    known = all(file.size is not None for file in files)
+    lock = Lock()
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        with lock:
+            done += size
+            progress(done, total if known else max(done, total))
+
+    return count
+
+
+def _results(futures: Sequence[Future[tuple[str, int]]]) -> list[tuple[str, int]]:
+    """What all returned; raise the first error as soon as there is one."""
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()
+    return [future.result() for future in futures]
+
 
 NO_LIMIT: Final = 1 << 62
 
@@ -45,8 +117,8 @@ def localize(
         target: On a local disk or tmpfs; its parent must exist.
         location: The URL of ``root``; a web server is then read in ranges where it takes them.
         workers: Requests at once; each holds up to 8 MiB.
-        progress: See :data:`~repoagent.storage.transfer.download_files.Progress`.
-        cancelled: See :data:`~repoagent.storage.transfer.download_files.Cancelled`.
+        progress: See :data:`~repoagent.storage.transfer.localize.Progress`.
+        cancelled: See :data:`~repoagent.storage.transfer.localize.Cancelled`.
         entries: The listing to go by, if the caller has just made one.
 
     Raises:
@@ -82,7 +154,7 @@ def bring_privately(
 ) -> dict[str, tuple[str, int]]:
     """Put ``files`` into the directory ``target`` and keep nothing of them elsewhere.
 
-    Returns and raises what :func:`~repoagent.storage.transfer.download_files.download_files` does.
+    Returns and raises what :func:`~repoagent.storage.transfer.localize.download_files` does.
     """
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target) as unfinished:
 

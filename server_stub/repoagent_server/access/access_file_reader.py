@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.errors import ConfigError, InvalidArgumentError, did_you_mean
 from repoagent.nested_text import read_toml
 from repoagent_server.access.clients import Client, Grant
 from repoagent_server.access.identity import canonical

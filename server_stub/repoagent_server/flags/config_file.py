@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import did_you_mean
 from repoagent.nested_text import read_toml
 
 ENVIRONMENT_PREFIX: Final = "REPOAGENT_SERVE"

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
+from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

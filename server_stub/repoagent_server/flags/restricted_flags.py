@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import did_you_mean
 from repoagent_server.handlers.restrictions import Api, Restriction
 
 #: What the key of a restricted protocol is prefixed with to make the name of its header.

@@ -21,9 +21,9 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.core_options import CoreOptions
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.reception import ServerState
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import read_labels
-from repoagent.serving.server_state import ServerState
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.files.files import DirectoryFiles

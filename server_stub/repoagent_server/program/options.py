@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.server.exposition.page import MetricsSettings
 from repoagent.server.logs import FORMATS
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings

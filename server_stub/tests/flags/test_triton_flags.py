@@ -8,7 +8,7 @@ import pytest
 from repoagent_server.flags.ineffective_flags import INEFFECTIVE
 from repoagent_server.program.serve_command import serve
 
-from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.server.exposition.page import MetricsSettings
 
 #: All flags of tritonserver, the deprecated ones too, each with a value that Triton takes.
 TRITON = {

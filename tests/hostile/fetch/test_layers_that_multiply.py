@@ -12,7 +12,7 @@ import pytest
 
 from agents.fetch.tests.servers import Hub, Registry, Tracking, tar
 from repoagent.errors import RepoAgentError
-from repoagent.storage.transfer import download_files
+from repoagent.storage.transfer import localize
 from tests.file_server import FileServer, Request
 
 Fetch = Callable[..., dict[str, bytes]]
@@ -24,13 +24,13 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 def placed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The name of each file that was put somewhere."""
     names: list[str] = []
-    place = download_files._one
+    place = localize._one
 
     def seen(file: Any, target: Path, *rest: Any) -> Any:
         names.append(str(target / file.path))
         return place(file, target, *rest)
 
-    monkeypatch.setattr(download_files, "_one", seen)
+    monkeypatch.setattr(localize, "_one", seen)
     return names
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from repoagent.config import ModelConfig, read_text
+from repoagent.loader.agent_directory import PINNED_CODE
 from repoagent.loader.discovery import AgentInfo, AgentRegistry
-from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy import PolicyPlanner, read_policy
 
 

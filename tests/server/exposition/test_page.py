@@ -5,11 +5,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from repoagent.api.actions import Action
 from repoagent.api.hooks import ActionEvent, LoadEvent
+from repoagent.api.report import Action
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.page import Exposition, Machine
-from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.server.exposition.page import Exposition, Machine, MetricsSettings
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricKind
 from repoagent.serving.measuring.latencies import PARTS, Latencies, Recent
 from repoagent.serving.measuring.statistics import StatisticsSnapshot

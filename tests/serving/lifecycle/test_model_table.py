@@ -5,8 +5,8 @@ import pytest
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue
-from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
 

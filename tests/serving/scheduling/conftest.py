@@ -18,8 +18,8 @@ from repoagent.serving.requests.request import Asked, InferRequest, InferRespons
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
-from repoagent.serving.scheduling.scheduler_choice import new_scheduler
 from repoagent.serving.scheduling.steps import Clock
+from repoagent.serving.versions.instance_set import new_scheduler
 from tests.serving.version_contexts import version_of
 
 MS = 1_000_000

@@ -10,8 +10,7 @@ from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
+from repoagent.serving.scheduling.batch_queue import BatchQueue, BatchRule, BatchSettings
 from repoagent.serving.scheduling.steps import Step
 
 US = 1000

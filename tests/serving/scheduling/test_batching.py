@@ -11,7 +11,7 @@ from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.scheduler_choice import new_scheduler
+from repoagent.serving.versions.instance_set import new_scheduler
 from tests.serving.version_contexts import version_of
 
 PLAIN = "max_batch_size: 8 dynamic_batching { }"

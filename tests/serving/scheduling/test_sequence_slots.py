@@ -6,8 +6,7 @@ import pytest
 from repoagent.config import ModelConfig, read_text
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.batch_settings import BatchRule, BatchSettings
+from repoagent.serving.scheduling.batch_queue import BatchQueue, BatchRule, BatchSettings
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_slots import OldestSlots
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot

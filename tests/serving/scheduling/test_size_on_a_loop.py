@@ -13,7 +13,7 @@ from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.senders import CollectingSender
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.serving.scheduling.scheduler import Scheduler
-from repoagent.serving.scheduling.scheduler_choice import new_scheduler
+from repoagent.serving.versions.instance_set import new_scheduler
 from tests.serving.scheduling.conftest import complete_config
 from tests.serving.version_contexts import version_of
 

@@ -12,7 +12,7 @@ from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import parse_bytes_tensor
-from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.versions.warmup import warm_up
 from tests.serving.version_contexts import version_of
 

@@ -11,8 +11,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from repoagent.errors import AlreadyExistsError, CancelledError, NotFoundError, UnavailableError, UnsafePathError
-from repoagent.storage.repositories.repository import Repository
-from repoagent.storage.repositories.sources import new_memory_filesystem
+from repoagent.storage.repositories.sources import Repository, new_memory_filesystem
 from repoagent.storage.transfer.localize import localize
 from repoagent.storage.transfer.streams import SEGMENT as PART_SIZE
 

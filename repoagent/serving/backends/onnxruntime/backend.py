@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
-from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, may_loop, model_file, open_session
+from repoagent.serving.backends.onnxruntime.session import (
+    MODEL_FILENAME,
+    Choice,
+    GpuProviders,
+    check_used,
+    may_loop,
+    model_file,
+    open_session,
+)
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import Signature, TensorInfo, complete, validate
 from repoagent.serving.instances.backend import BackendModel, InstanceSpec

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InvalidArgumentError, NotFoundError
-from repoagent.storage.repositories.credentials import with_credentials
-from repoagent.storage.repositories.url import parse_url
+from repoagent.storage.repositories.url import parse_url, with_credentials
 
 FILE = {
     "s3": {

@@ -8,9 +8,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from repoagent.api.actions import ArtifactType
+from repoagent.api.report import ArtifactType
 from repoagent.errors import InvalidArgumentError, NotFoundError, UnavailableError, UnsafePathError, UnsupportedError
-from repoagent.storage.repositories.repository import Repository
+from repoagent.storage.repositories.sources import Repository
 
 Write = Callable[[Path, dict[str, bytes]], Path]
 _FILES = {"m/config.pbtxt": b'name: "m"', "m/1/model.onnx": b"one", "m/10/model.onnx": b"ten", "m/2/model.onnx": b"two"}

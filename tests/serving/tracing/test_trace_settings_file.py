@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.tracing.trace_file import TraceFile
+from repoagent.serving.tracing.trace_settings import TraceFile
 
 
 def test_a_full_disk_is_told_once_and_does_not_hinder_the_end(caplog: pytest.LogCaptureFixture) -> None:

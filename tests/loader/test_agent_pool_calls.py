@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.api import Action, Agent, AgentModel
 from repoagent.errors import AgentRefusedError, CancelledError, InvalidArgumentError
-from repoagent.loader.agent_calls import call_agent, reason_of
+from repoagent.loader.agent_pool import call_agent, reason_of
 
 
 def raising(error: BaseException) -> None:

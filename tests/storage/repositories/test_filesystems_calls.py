@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from repoagent.errors import UnavailableError
-from repoagent.storage.repositories.remote_calls import RemoteCalls
+from repoagent.storage.repositories.filesystems import RemoteCalls
 
 
 def test_a_machine_without_a_thread_is_no_stalled_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ import pytest
 
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.scheduling.steps import Refusal, Refuser
-from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.scheduling.steps import Refusal, Refuser, Watcher
 
 
 class Deadlines:

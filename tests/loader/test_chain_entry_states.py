@@ -6,7 +6,7 @@ import pytest
 
 from repoagent.api import Action
 from repoagent.errors import ErrorCode, InvalidTransitionError
-from repoagent.loader.chain_states import STATE_OF_ACTION, TRANSITIONS, Lifecycle, State
+from repoagent.loader.chain_entry import STATE_OF_ACTION, TRANSITIONS, Lifecycle, State
 
 LEGAL = {
     ("NEW", "INITIALIZED"),

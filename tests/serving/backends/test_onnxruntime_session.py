@@ -11,9 +11,8 @@ import pytest
 
 from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend, providers
-from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
-from repoagent.serving.backends.onnxruntime.session import open_session
+from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend, session
+from repoagent.serving.backends.onnxruntime.session import Choice, GpuProviders, check_used, open_session
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 
@@ -113,7 +112,7 @@ def test_a_group_on_the_cpu_stays_there(built_in: Any, memory_files: Any, add_co
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "_registered", {})
+    monkeypatch.setattr(session, "_registered", {})
 
 
 def test_a_library_that_cannot_be_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:

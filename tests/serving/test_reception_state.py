@@ -1,7 +1,7 @@
 import pytest
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.server_state import ServerLife, ServerState
+from repoagent.serving.reception import ServerLife, ServerState
 
 
 def test_it_goes_through_its_states_in_order() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 from repoagent.config import ModelConfig, read_text
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent.serving.scheduling.batch_settings import BatchRule
+from repoagent.serving.scheduling.batch_queue import BatchRule
 
 ConfigMaker = Callable[..., ModelConfig]
 

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 
 from repoagent.errors import NotFoundError
-from repoagent.storage.cache.cache import Cache
-from repoagent.storage.cache.fetcher import Fetcher
+from repoagent.storage.cache.cache import Cache, Fetcher
 from repoagent.storage.files.files import SourceFiles
-from repoagent.storage.repositories.repository import Repository
-from repoagent.storage.repositories.sources import MemorySource, ModelSource
+from repoagent.storage.repositories.sources import MemorySource, ModelSource, Repository
 
 Read = Callable[[Path], dict[str, bytes]]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.loader.discovery import AgentInfo
-from repoagent.loader.policy.code_digests import code_of
-from repoagent.loader.policy.planner import objection
+from repoagent.loader.policy.planner import code_of, objection
 from repoagent.loader.policy.rules import AllowedAgent
 
 pytestmark = pytest.mark.slow
