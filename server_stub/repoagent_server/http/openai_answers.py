@@ -11,7 +11,7 @@ from repoagent_server.handlers import inference
 from repoagent_server.http.load_report import load_report
 from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
 from repoagent_server.openai.answer import Answer
-from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_of, embeddings_document
+from repoagent_server.openai.embeddings import VectorRequest, embedding_of
 from repoagent_server.openai.errors import error_object, status_of
 
 logger: Final = logging.getLogger(__name__)
@@ -143,9 +143,9 @@ class SingleGroup(Group):
 
 
 class VectorGroup(Group):
-    """Embeddings as one document."""
+    """What is made of embeddings, as one document."""
 
-    def __init__(self, asked: EmbeddingRequest, exchange: Exchange) -> None:
+    def __init__(self, asked: VectorRequest, exchange: Exchange) -> None:
         super().__init__(exchange)
         self._asked = asked
         self._vectors: dict[int, Array] = {}
@@ -159,4 +159,4 @@ class VectorGroup(Group):
             if len(self._vectors) < len(self._asked.texts):
                 raise InternalError(f"model '{self._asked.model}' has answered without an output")
             vectors = [self._vectors[index] for index in range(len(self._vectors))]
-            self._respond(Response(200, embeddings_document(self._asked, vectors)))
+            self._respond(Response(200, self._asked.document(vectors)))

@@ -32,7 +32,14 @@ from repoagent_server.http.service import Params, Route, route_of
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat
 from repoagent_server.openai.completion_request import CompletionForm, read_completion
-from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, makes_embeddings, read_embedding
+from repoagent_server.openai.embeddings import (
+    VectorRequest,
+    embedding_requests,
+    makes_embeddings,
+    read_embedding,
+    read_rerank,
+    read_score,
+)
 from repoagent_server.openai.errors import ModelNotFoundError, status_of
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
@@ -175,7 +182,9 @@ class OpenAiRoutes:
             asks("/v1/chat/completions", deferred=self.chat),
             asks("/v1/completions", deferred=self.completions),
             asks("/v1/responses", deferred=self.responses),
-            asks("/v1/embeddings", deferred=self.embeddings),
+            asks("/v1/embeddings", deferred=partial(self.vectors, read_embedding)),
+            asks("/v1/score", deferred=partial(self.vectors, read_score)),
+            asks("/v1/rerank", deferred=partial(self.vectors, read_rerank)),
             asks("/tokenize", deferred=partial(self.tokens, read_tokenize)),
             asks("/detokenize", deferred=partial(self.tokens, read_detokenize)),
             looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
@@ -243,15 +252,17 @@ class OpenAiRoutes:
 
         self._read_and(read, self._generate(request, exchange), request, exchange)
 
-    def embeddings(self, request: Request, _: Params, exchange: Exchange) -> None:
-        """``POST /v1/embeddings``."""
+    def vectors(
+        self, reader: Callable[[object], VectorRequest], request: Request, _: Params, exchange: Exchange
+    ) -> None:
+        """``POST /v1/embeddings``, ``/v1/score`` and ``/v1/rerank``."""
 
-        def read(document: object) -> tuple[EmbeddingRequest, list[Asked]]:
+        def read(document: object) -> tuple[VectorRequest, list[Asked]]:
             found = self._named(document, request)
-            asked = read_embedding(document)
+            asked = reader(document)
             return asked, embedding_requests(asked, found.metadata)
 
-        def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
+        def submit(found: tuple[VectorRequest, list[Asked]]) -> None:
             asked, requests = found
             self._submit(VectorGroup(asked, exchange), requests, request, exchange)
 

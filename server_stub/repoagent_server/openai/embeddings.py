@@ -1,9 +1,11 @@
-"""``/v1/embeddings``: any model with one input of texts and one output of FP32."""
+"""``/v1/embeddings``, ``/v1/score``, ``/v1/rerank``: any model with one input of texts and one output of FP32."""
 
 import base64
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -15,6 +17,21 @@ from repoagent_server.openai.fields import Fields
 
 _MOST: Final = 2048
 """Texts of one request, as at OpenAI."""
+_USAGE: Final = {"prompt_tokens": 0, "total_tokens": 0}
+_TINY: Final = 1e-8
+"""Shorter vectors have no direction, as at vLLM."""
+
+
+class VectorRequest(Protocol):
+    """What is made of vectors of ``texts``."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def texts(self) -> list[str]: ...
+
+    def document(self, vectors: Sequence[Array]) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +42,25 @@ class EmbeddingRequest:
     texts: list[str]
     base64: bool
     dimensions: int | None
+
+    def document(self, vectors: Sequence[Array]) -> bytes:
+        """The whole response.
+
+        Raises:
+            InvalidArgumentError: the vectors have not as many dimensions as were asked for.
+        """
+        size = vectors[0].size
+        if self.dimensions not in (None, size):
+            raise InvalidArgumentError(f"'dimensions' cannot be honoured: vectors of model '{self.model}' have {size}")
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": base64.b64encode(vector.tobytes()).decode() if self.base64 else array_fragment(vector),
+            }
+            for index, vector in enumerate(vectors)
+        ]
+        return dumps({"object": "list", "data": data, "model": self.model, "usage": _USAGE})
 
 
 def read_embedding(document: object) -> EmbeddingRequest:
@@ -54,7 +90,7 @@ def makes_embeddings(metadata: Mapping[str, Any]) -> bool:
     return len(inputs) == 1 and inputs[0]["datatype"] == "BYTES" and len(outputs) == 1
 
 
-def embedding_requests(asked: EmbeddingRequest, metadata: Mapping[str, Any]) -> list[Asked]:
+def embedding_requests(asked: VectorRequest, metadata: Mapping[str, Any]) -> list[Asked]:
     """One request for each text: the server's batchers join them.
 
     Raises:
@@ -86,22 +122,80 @@ def embedding_of(response: InferResponse) -> Array:
     raise InternalError(f"model '{response.model_name}' has returned no FP32 output")
 
 
-def embeddings_document(asked: EmbeddingRequest, vectors: Sequence[Array]) -> bytes:
-    """The whole response.
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """How similar texts are: the first one of ``texts`` to each of the rest, or those of its first half to the others.
+    ``pairs``: how many scores there are. ``ranked``: the best come first, and so many at most; None: as they were."""
+
+    model: str
+    texts: list[str]
+    pairs: int
+    ranked: int | None = None
+
+    def document(self, vectors: Sequence[Array]) -> bytes:
+        """The whole response, in vLLM's form."""
+        scores = [self._score(vectors[place], other) for place, other in self._paired(vectors)]
+        if self.ranked is None:
+            data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+            head = {"id": f"score-{secrets.token_hex(12)}", "object": "list", "created": int(time.time())}
+            return dumps({**head, "model": self.model, "data": data, "usage": _USAGE})
+        best = sorted(range(self.pairs), key=scores.__getitem__, reverse=True)[: self.ranked]
+        results = [
+            {"index": index, "document": {"text": self.texts[index + 1]}, "relevance_score": scores[index]}
+            for index in best
+        ]
+        head = {"id": f"rerank-{secrets.token_hex(12)}", "model": self.model}
+        return dumps({**head, "usage": _USAGE, "results": results})
+
+    def _paired(self, vectors: Sequence[Array]) -> list[tuple[int, Array]]:
+        """Each of the second texts, and which of the first it belongs to."""
+        others = vectors[len(vectors) - self.pairs :]
+        several = len(vectors) == 2 * self.pairs
+        return [(index if several else 0, other) for index, other in enumerate(others)]
+
+    def _score(self, one: Array, other: Array) -> float:
+        """The cosine of their angle."""
+        if one.size != other.size:
+            raise InternalError(f"model '{self.model}' has returned vectors of {one.size} and {other.size} numbers")
+        left, right = one.astype(np.float64), other.astype(np.float64)
+        lengths = max(float(np.linalg.norm(left)), _TINY) * max(float(np.linalg.norm(right)), _TINY)
+        score = float(left @ right) / lengths
+        if not np.isfinite(score):
+            raise InternalError(f"model '{self.model}' has returned a vector that is not finite")
+        return score
+
+
+def read_score(document: object) -> ScoreRequest:
+    """Read the body of a request to ``/v1/score``: under vLLM's older names, or its newer ones.
 
     Raises:
-        InvalidArgumentError: the vectors have not as many dimensions as were asked for.
+        InvalidArgumentError: something makes no sense, or cannot be honoured.
     """
-    size = vectors[0].size
-    if asked.dimensions not in (None, size):
-        raise InvalidArgumentError(f"'dimensions' cannot be honoured: vectors of model '{asked.model}' have {size}")
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.tobytes()).decode() if asked.base64 else array_fragment(vector),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": 0, "total_tokens": 0}
-    return dumps({"object": "list", "data": data, "model": asked.model, "usage": usage})
+    fields = Fields(document)
+    newer = fields.get("queries") is not None
+    names = ("queries", "documents") if newer else ("text_1", "text_2")
+    firsts, seconds = (
+        _scored(fields, name, [given] if type(given := fields.get(name)) is str else given) for name in names
+    )
+    if len(firsts) not in (1, len(seconds)):
+        raise fields.wrong(names[0], f"must be one text, or as many as '{names[1]}'")
+    return ScoreRequest(fields.required("model"), [*firsts, *seconds], len(seconds))
+
+
+def read_rerank(document: object) -> ScoreRequest:
+    """Read the body of a request to ``/v1/rerank``.
+
+    Raises:
+        InvalidArgumentError: something makes no sense, or cannot be honoured.
+    """
+    fields = Fields(document)
+    query, documents = fields.required("query"), _scored(fields, "documents", fields.get("documents"))
+    most = fields.whole("top_n", 0, 1 << 31) or len(documents)
+    return ScoreRequest(fields.required("model"), [query, *documents], len(documents), most)
+
+
+def _scored(fields: Fields, name: str, texts: Any) -> list[str]:
+    fields.refuse("truncate_prompt_tokens", "texts are embedded whole")
+    if type(texts) is not list or not 0 < len(texts) <= _MOST // 2 or any(type(item) is not str for item in texts):
+        raise fields.wrong(name, f"must be an array of 1 to {_MOST // 2} strings")
+    return texts
