@@ -39,6 +39,9 @@ class Limits:
     worker_deaths: int = _limit(
         3, "How many workers in a row may die while they load a model again before it is unloaded (--processes)."
     )
+    worker_silence_seconds: int = _limit(
+        60, "How long a worker may hang before it is killed and replaced (--processes), in seconds; 0: never.", least=0
+    )
     download_bytes: int = _limit(1 << 40, "The largest file that an agent may download, in bytes.")
     download_files: int = _limit(100_000, "The most files of one download.")
     build_seconds: int = _limit(

@@ -18,7 +18,7 @@ from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
-from repoagent_server.shared.connections import Connections, backlog
+from repoagent_server.shared.connections import Connections, backlog, come_round
 from repoagent_server.shared.pools import Pools
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
@@ -97,6 +97,11 @@ class HttpFrontend:
         """
         if self._running is not None:
             asyncio.run_coroutine_threadsafe(self._running.refuse(), self._running.loop).result()
+
+    def turn(self) -> None:
+        """Return once its loop has come round: at once, unless that hangs, or is not there."""
+        if (running := self._running) is not None and self._thread is not None:
+            come_round(running.loop, self._thread)
 
     def part(self, timeout: float) -> None:
         """Leave the port to another process that has the same socket: accept nothing more, have each connection end

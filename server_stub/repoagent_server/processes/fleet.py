@@ -119,6 +119,22 @@ class Fleet(Versions):
         for worker in self._workers:
             worker.wait()
 
+    def watch(self, seconds: float) -> None:
+        """End each worker whose front ends have not come round within ``seconds``: it hangs."""
+        with self.lock:
+            asked = [(one, one.calls, one.calls.begin("turn")) for one in self._workers if one.serves and one.calls]
+        end = time.monotonic() + seconds
+        for worker, calls, turn in asked:
+            try:
+                turn.result(max(0.0, end - time.monotonic()))
+            except RepoAgentError:
+                continue  # It has ended, or is another version that cannot be asked.
+            except FutureTimeoutError:
+                with self.lock:
+                    if worker.calls is calls and worker.index != LEAVING and not self._closing:
+                        logger.error("worker %d is ended: it has done nothing for %g seconds", worker.index, seconds)
+                        worker.kill()
+
     def hand_over(self, root: str) -> None:
         """Let workers read what lies beneath ``root``.
 

@@ -66,6 +66,7 @@ class Keeper:
         )
         self._closed = threading.Event()
         self._reload = os.eventfd(0, os.EFD_CLOEXEC)
+        self._silence_seconds = float(options.limits.worker_silence_seconds)
         self._leave_seconds = float(options.exit_timeout_secs)
         self._opened = self._refused = self._finished = False
         self._audit = core_options.audit
@@ -99,6 +100,17 @@ class Keeper:
         whose = f", as user '{self._user.name}' ({self._user.uid})" if self._user is not None else ""
         logger.info("%d worker processes have started%s", len(self._fleet), whose)
         threading.Thread(target=self._reload_when_asked, name="repoagent-reload", daemon=True).start()
+        if self._silence_seconds:
+            threading.Thread(target=self._watch, name="repoagent-watch", daemon=True).start()
+
+    def turn(self) -> None:
+        """Return if this process works: nothing holds for long what each change of a model or worker needs."""
+        with self._fleet.lock:
+            self.core.ready()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._silence_seconds / 4):
+            self._fleet.watch(self._silence_seconds)
 
     def open(self) -> None:
         """Have the workers answer."""
@@ -187,6 +199,9 @@ class _Port:
     def start(self) -> None:
         """Answer requests, at all ports."""
         self._keeper.open()
+
+    def turn(self) -> None:
+        """It is the workers that come round."""
 
     def part(self, timeout: float) -> None:
         """It is the workers that leave."""

@@ -45,6 +45,7 @@ from repoagent_server.program.logs import configure, table
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready_file import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
+from repoagent_server.program.watchdog import watchdog
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ def run(options: ServeOptions) -> int:
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
+            stack.enter_context(watchdog(partial(_come_round, fronts)))
             return _serve(options, core, fronts, stop)
         except RepoAgentError as error:
             if audit is not None:
@@ -128,6 +130,7 @@ def _run_processes(
 
     keeper = Keeper(options, core_options(options, line.show if line else None, audit or NO_AUDIT))
     stack.callback(keeper.close)
+    stack.enter_context(watchdog(keeper.turn))
     logs = [*([audit.reopen] if audit is not None else []), *([keeper.hang_up] if options.request_log else [])]
     stack.enter_context(hangup_calls(logs, stop))
     before = signal.signal(signal.SIGUSR2, keeper.reload)
@@ -251,6 +254,11 @@ def _start(core: ServingCore, stop: StopRequest) -> bool:
         for name in started.result():
             logger.error("failed to load '%s'; serving the others because --exit-on-error=false", name)
     return not stop.made
+
+
+def _come_round(fronts: Mapping[str, FrontEnd]) -> None:
+    for front in fronts.values():
+        front.turn()
 
 
 def _show_models(core: ServingCore) -> None:

@@ -65,7 +65,7 @@ class Worker:
         self._access_file = Path()
         self._refreshing: Future[Any] | None = None
         own: list[Callable[..., Any]] = [self.start, self.open, self.refuse, self.finish, self.page, self.statistics]
-        own += [self.leave, self.manages, self.log, self.trace, self.register, self.unregister, self.access]
+        own += [self.leave, self.turn, self.manages, self.log, self.trace, self.register, self.unregister, self.access]
         answers = {method.__name__: method for method in own}
         answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
@@ -114,6 +114,11 @@ class Worker:
         """Take no new requests."""
         for front in self._fronts.values():
             front.refuse()
+
+    def turn(self) -> None:
+        """Return once each front end has come round: at once, unless this process hangs."""
+        for front in list(self._fronts.values()):
+            front.turn()
 
     def leave(self, timeout: float) -> None:
         """Another process has the same sockets: have the clients go there, and end."""

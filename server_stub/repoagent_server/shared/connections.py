@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import resource
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from threading import Lock
@@ -283,3 +284,12 @@ class Connections:
             connection.close_if_stalled()
         again = self._open and not self._loop.is_closed()
         self._sweep = self._loop.call_later(self._stall_seconds, self._close_stalled) if again else None
+
+
+def come_round(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Return once ``loop``, which runs on ``thread``, has done what waited there; or has ended."""
+    done = threading.Event()
+    with contextlib.suppress(RuntimeError):  # It is closed.
+        loop.call_soon_threadsafe(done.set)
+    while thread.is_alive() and not done.wait(1.0):
+        pass

@@ -114,6 +114,22 @@ def fixture() -> Fixture:
     return Fixture()
 
 
+def test_a_worker_that_hangs_is_ended_and_the_others_are_not(fixture: Fixture) -> None:
+    hangs, works = fixture.workers
+    cast(Any, hangs.calls).begin = lambda *_: Future()
+    fixture.fleet.watch(0.01)
+    assert (hangs.killed, works.killed) == (True, False)
+    assert cast(Any, works.calls).made[-1] == "turn"
+
+
+def test_a_worker_that_leaves_is_not_watched_to_its_end(fixture: Fixture) -> None:
+    leaving, _ = fixture.workers
+    cast(Any, leaving.calls).begin = lambda *_: Future()
+    leaving.index = LEAVING
+    fixture.fleet.watch(0.01)
+    assert not leaving.killed
+
+
 def test_a_worker_whose_place_was_filled_is_not_started_again(fixture: Fixture) -> None:
     dead = fixture.workers[0]
     dead.calls, dead.serves = None, False  # It waits for its next start: it has died before.

@@ -123,6 +123,19 @@ def test_a_refused_load_leaves_nothing_in_any_worker(server: "Server") -> None:
         assert {ask(client, "refused") for client in clients} == {404}
 
 
+def test_a_worker_that_hangs_is_replaced(world: "World") -> None:
+    server = world.serve("--processes=2", "--limit-worker-silence-seconds=1", "--load-model=plain")
+    before = processes(server)
+    os.kill(before[0], signal.SIGSTOP)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    assert "it has done nothing for 1 seconds" in server.log
+    after = processes(server)
+    assert len(after) == 2
+    assert set(after) & set(before) == {before[1]}
+    with connections(server) as clients:
+        assert {ask(client, "plain") for client in clients} == {200}
+
+
 def test_a_worker_has_no_key_in_its_environment(server: "Server") -> None:
     workers = processes(server)
     assert len(workers) == WORKERS

@@ -26,7 +26,7 @@ from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
-from repoagent_server.shared.connections import InFlight
+from repoagent_server.shared.connections import InFlight, come_round
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
@@ -174,6 +174,11 @@ class GrpcFrontend:
         if serving:
             # A turn of the loop: a call that found the flag down has been handed over after it.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
+
+    def turn(self) -> None:
+        """See :meth:`HttpFrontend.turn`."""
+        if self._serving.done() and self._thread.is_alive():
+            come_round(self._loop, self._thread)
 
     def part(self, timeout: float) -> None:
         """See :meth:`HttpFrontend.part`."""
