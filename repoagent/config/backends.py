@@ -104,7 +104,7 @@ _WAYS: Final = MappingProxyType(
         ".bst": f"an XGBoost or LightGBM model: {_BOOSTER}",
         ".lgb": f"a LightGBM model: {_BOOSTER}",
         ".cbm": "a CatBoost model: write it with model.save_model('model.onnx', format='onnx')",
-        ".gguf": "a GGUF file: serve the checkpoint that it was made of, with the agent 'convert' and to = decoder",
+        ".gguf": "a GGUF file: name the agent 'convert' with the parameter to = decoder",
         ".onnx": "an ONNX model under another name: call it model.onnx, or set default_model_filename",
     }
 )

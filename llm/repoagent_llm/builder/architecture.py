@@ -139,7 +139,9 @@ class Architecture:
             "other norms": self.kind in ("gemma3_text", "olmo2"),
             "other multipliers": self.multipliers != usual,
             "a rope that depends on the length served": any(
-                rope_kind(rope) in ("dynamic", "longrope") for rope in self.ropes
+                rope_kind(rope) == "dynamic"
+                or (rope_kind(rope) == "longrope" and rope.get("short_factor") != rope.get("long_factor"))
+                for rope in self.ropes
             ),
         }
         found = [reason for reason, holds in reasons.items() if holds]
@@ -156,6 +158,14 @@ def read_architecture(folder: Path) -> Architecture:
         raise ConfigError("File does not exist", source=str(path))
     try:
         config = read_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"cannot be read: {error}", source=str(path)) from error
+    return parse_architecture(config, str(path))
+
+
+def parse_architecture(config: Any, source: str) -> Architecture:
+    """What config.json holds, as an architecture; raises as ``read_architecture``. ``source``: where it comes from."""
+    try:
         kind = config.get("model_type")
         if kind == "gemma3" and isinstance(config.get("text_config"), dict):  # with images, which are left out
             config, kind = {"eos_token_id": config.get("eos_token_id"), **config["text_config"]}, "gemma3_text"
@@ -165,9 +175,9 @@ def read_architecture(folder: Path) -> Architecture:
         if kind in _FAMILIES:
             return _checked(_llama_like(kind, config))
     except KeyError as error:
-        raise ConfigError(f"the key {error} is missing", source=str(path)) from error
+        raise ConfigError(f"the key {error} is missing", source=source) from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", source=str(path)) from error
+        raise ConfigError(f"cannot be read: {error}", source=source) from error
     if kind in _CAPS:
         raise UnsupportedFeatureError(f"model_type {kind!r}", "it caps the scores of attention, which no runner has")
     raise UnsupportedFeatureError(f"model_type {kind!r}", f"the builder knows gpt2, {', '.join(_FAMILIES)}")

@@ -1,4 +1,4 @@
-"""build(): a checkpoint folder (config.json, *.safetensors) becomes a decoder folder."""
+"""build(): a checkpoint folder (config.json, *.safetensors) or a GGUF file becomes a decoder folder."""
 
 import enum
 import json
@@ -13,6 +13,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent_llm.builder import gqa_form, std_form
 from repoagent_llm.builder.architecture import Architecture, read_architecture
 from repoagent_llm.builder.decoder import DecoderWriter, Toolbox
+from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint, find_gguf
 from repoagent_llm.builder.graph import GraphWriter
 from repoagent_llm.builder.paged_form import WEIGHTS_NAME, write_paged
 from repoagent_llm.builder.products import BLOCKS, EightBits, FourBits, Plain, Product
@@ -73,6 +74,7 @@ def build(
 ) -> Path:
     """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
 
+    ``checkpoint``: a folder of Hugging Face, or a GGUF file, of which INT4 in blocks of 32 takes Q4_0 as it is.
     The paged form has decoder.safetensors in the place of a graph.
     ``form`` and ``precision`` may be texts, such as "gqa" and "int4".
     ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
@@ -91,7 +93,9 @@ def build(
         raise UnsupportedFeatureError(f"bf16 in the {form.value} form", "it belongs to the paged form")
     if block not in BLOCKS:
         raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
-    shape = read_architecture(checkpoint)
+    found = find_gguf(checkpoint)
+    source = None if found is None else GgufCheckpoint(found)
+    shape = read_architecture(checkpoint) if source is None else source.shape
     if form is Form.GQA and shape.head_size % 16:
         raise UnsupportedFeatureError(
             f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
@@ -99,7 +103,8 @@ def build(
     if form is not Form.PAGED:
         shape.check_onnx(form.value)
     _check_capacity(capacity, form, shape)
-    weights = Weights(Checkpoint(checkpoint), shape)
+    weights = Weights(source or Checkpoint(checkpoint), shape)
+    tokenizer = {} if source is None else source.tokenizer_files()
     dtype = np.float16 if precision is Precision.FP16 else np.float32
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
@@ -114,7 +119,9 @@ def build(
                 DecoderWriter(tools, writer, weights).write()
                 graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
         for name in _TOKENIZER_FILES:
-            if (checkpoint / name).is_file():
+            if name in tokenizer:
+                Path(beside, name).write_text(tokenizer[name], encoding="utf-8")
+            elif source is None and (checkpoint / name).is_file():
                 shutil.copy(checkpoint / name, beside)
         Path(beside, CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _move(Path(beside), target)

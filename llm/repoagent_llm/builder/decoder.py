@@ -48,7 +48,7 @@ class Toolbox:
 
     def linear(self, x: str, layer: Linear, name: str) -> str:
         """x [batch, tokens, inputs] -> [batch, tokens, outputs], called ``name``."""
-        product = self._product(x, layer.matrix, name if layer.bias is None else f"{name}.product")
+        product = self._product(x, layer, name if layer.bias is None else f"{name}.product")
         if layer.bias is not None:
             self.graph.node("Add", [product, self.weight(f"{name}.bias", layer.bias)], name)
         return name

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from repoagent_llm.builder.architecture import Architecture
 from repoagent_llm.builder.graph import finite
-from repoagent_llm.builder.products import quantize, quantize_outputs
+from repoagent_llm.builder.products import four_bits, quantize_outputs
 from repoagent_llm.builder.safetensors import TensorFile
 from repoagent_llm.builder.weights import ExpertWeights, LayerWeights, Linear, Norm, Weights
 from repoagent_llm.runner.paged_folder import LAYOUT_VERSION, MATRICES
@@ -35,8 +35,8 @@ def write_paged(
     if matrices == "int4":
         _check_blocks(shape, block)
     path = folder / WEIGHTS_NAME
-    writer = _Writer(TensorFile(path, _PER_LAYER * (shape.layers + 1)), matrices, block)
-    writer.model(shape, weights)
+    with TensorFile(path, _PER_LAYER * (shape.layers + 1)) as file:
+        _Writer(file, matrices, block).model(shape, weights)
     return {
         "version": LAYOUT_VERSION,
         "matrices": matrices,
@@ -95,14 +95,14 @@ class _Writer:
     def model(self, shape: Architecture, weights: Weights) -> None:
         """All of them."""
         plain = "bf16" if self._matrices == "bf16" else "fp32"
-        self._matrix("embedding", weights.embedding(), plain)
+        self._matrix("embedding", Linear(weights.embedding()), plain)
         if (learned := weights.positions()) is not None:
-            self._matrix("positions", learned, plain)
+            self._matrix("positions", Linear(learned), plain)
         for number in range(shape.layers):
             self._layer(f"layers.{number}", weights.layer(number))
         self._norm("last_hidden", weights.final_norm())
         if not (shape.tied and self._matrices == plain):
-            self._matrix("head", weights.head().matrix, "int8" if self._matrices == "int4" else self._matrices)
+            self._matrix("head", weights.head(), "int8" if self._matrices == "int4" else self._matrices)
         self._file.close()
 
     def _layer(self, stem: str, layer: LayerWeights) -> None:
@@ -150,15 +150,15 @@ class _Writer:
     def _linear(self, name: str, layer: Linear | None, kept: str = "") -> None:
         if layer is None:
             return
-        self._matrix(name, layer.matrix, kept or self._matrices)
+        self._matrix(name, layer, kept or self._matrices)
         if layer.bias is not None:
             self._vector(f"{name}.bias", layer.bias)
 
     def _vector(self, name: str, values: Floats) -> None:
         self._file.write(name, finite(values, np.float32, name))
 
-    def _matrix(self, name: str, matrix: Floats, kept: str) -> None:
-        matrix = finite(matrix, np.float32, name)
+    def _matrix(self, name: str, layer: Linear, kept: str) -> None:
+        matrix = finite(layer.matrix, np.float32, name)
         if kept == "fp32":
             self._file.write(name, matrix)
         elif kept == "bf16":
@@ -168,7 +168,7 @@ class _Writer:
             self._file.write(name, np.ascontiguousarray(levels.T))
             self._file.write(f"{name}.scale", scales[:, None])
         else:
-            packed, scales = quantize(matrix, self._block)
+            packed, scales = four_bits(layer, self._block, name)
             self._file.write(name, packed ^ np.uint8(0x88))  # levels from -8 to 7 in the place of 0 to 15
             self._file.write(f"{name}.scale", finite(scales, np.float16, name)[..., None])
 

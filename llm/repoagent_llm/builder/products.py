@@ -1,17 +1,36 @@
 """How a graph of the gqa form multiplies by a weight matrix, in each precision."""
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.builder.graph import MICROSOFT, GraphWriter, finite
 
+if TYPE_CHECKING:
+    from repoagent_llm.builder.weights import Linear
+
 #: Sizes of blocks that MatMulNBits knows.
 BLOCKS: Final = (16, 32, 64, 128, 256)
+Blocks = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
+"""A matrix in four bits: packed [outputs, blocks, block / 2] and scales [outputs, blocks]."""
 
 
-def quantize(matrix: npt.NDArray[np.float32], block: int = 32) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+def pack(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Levels [..., n] from 0 to 15 -> [..., n / 2]; the low half of a byte comes first."""
+    packed: npt.NDArray[np.uint8] = levels[..., 0::2] | (levels[..., 1::2] << 4).astype(np.uint8)
+    return packed
+
+
+def four_bits(layer: "Linear", block: int, name: str) -> Blocks:
+    """The layer's matrix in blocks: as the checkpoint has it, if that has blocks of this size, else rounded."""
+    if layer.blocks is not None and layer.blocks[0].shape[2] * 2 == block:
+        finite(layer.blocks[1], np.float32, name)
+        return layer.blocks
+    return quantize(finite(layer.matrix, np.float32, name), block)
+
+
+def quantize(matrix: npt.NDArray[np.float32], block: int = 32) -> Blocks:
     """[outputs, inputs] -> packed [outputs, blocks, ``block`` / 2] and scales [outputs, blocks].
 
     Symmetric with the zero at 8: the value of largest magnitude in a block becomes 0 or, rounded, 15. The low half
@@ -23,7 +42,7 @@ def quantize(matrix: npt.NDArray[np.float32], block: int = 32) -> tuple[npt.NDAr
     scales = (largest / -8.0).astype(np.float32)
     safe = np.where(scales == 0, 1, scales)[..., None]
     levels = np.clip(np.rint(padded / safe) + 8, 0, 15).astype(np.uint8)
-    return levels[..., 0::2] | (levels[..., 1::2] << 4), scales
+    return pack(levels), scales
 
 
 def dequantize(packed: npt.NDArray[np.uint8], scales: npt.NDArray[np.float32], inputs: int) -> npt.NDArray[np.float32]:
@@ -51,8 +70,8 @@ _STEPS: Final = 127
 class Product(Protocol):
     """Writes the product of an activation and a matrix."""
 
-    def __call__(self, x: str, matrix: Floats, name: str) -> str:
-        """x [..., inputs] times ``matrix`` [outputs, inputs] -> [..., outputs], called ``name``."""
+    def __call__(self, x: str, layer: "Linear", name: str) -> str:
+        """x [..., inputs] times the layer's matrix [outputs, inputs] -> [..., outputs], called ``name``."""
 
 
 class Plain:
@@ -62,10 +81,10 @@ class Plain:
         self._graph = graph
         self._dtype = dtype
 
-    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+    def __call__(self, x: str, layer: "Linear", name: str) -> str:
         """See Product."""
         weight = f"{name}.weight"
-        self._graph.weight(weight, finite(matrix.T, self._dtype, weight))
+        self._graph.weight(weight, finite(layer.matrix.T, self._dtype, weight))
         return self._graph.node("MatMul", [x, weight], name)
 
 
@@ -76,10 +95,10 @@ class FourBits:
         self._graph = graph
         self._block = block
 
-    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+    def __call__(self, x: str, layer: "Linear", name: str) -> str:
         """See Product."""
-        outputs, inputs = matrix.shape
-        packed, scales = quantize(finite(matrix, np.float32, name), self._block)
+        outputs, inputs = layer.matrix.shape
+        packed, scales = four_bits(layer, self._block, name)
         weights = [
             self._graph.weight(f"{name}.packed", packed),
             self._graph.weight(f"{name}.scales", scales.reshape(-1)),
@@ -108,10 +127,10 @@ class EightBits:
         self._graph = graph
         self._rounded: dict[str, tuple[str, str]] = {}
 
-    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+    def __call__(self, x: str, layer: "Linear", name: str) -> str:
         """See Product."""
         levels, steps = self._rounded.get(x) or self._round(x)
-        weights, scales = quantize_outputs(finite(matrix, np.float32, name))
+        weights, scales = quantize_outputs(finite(layer.matrix, np.float32, name))
         operands = [
             levels,
             self._graph.weight(f"{name}.levels", weights),

@@ -65,6 +65,9 @@ class Checkpoint:
         """The names of all tensors."""
         return list(self._entries)
 
+    def blocks(self, name: str) -> None:
+        """See CheckpointTensors."""
+
     def read(self, name: str, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.float32]:
         """A tensor as float32.
 
@@ -143,6 +146,12 @@ class TensorFile:
         entry = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape)}
         self._head[name] = {**entry, "data_offsets": [start, start + tensor.nbytes]}
         self._stream.write(bytes(-self._stream.tell() % 64))
+
+    def __enter__(self) -> "TensorFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
 
     def close(self) -> None:
         """Write the head; it stands before the tensors."""

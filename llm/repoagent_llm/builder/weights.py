@@ -2,23 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.builder.architecture import Architecture, Experts
-from repoagent_llm.builder.safetensors import Checkpoint
+from repoagent_llm.builder.products import Blocks, quantize
 
 Floats = npt.NDArray[np.float32]
 
 
+class CheckpointTensors(Protocol):
+    """The tensors of a checkpoint, under the names of Hugging Face."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str, shape: tuple[int, ...] | None = None) -> Floats:
+        """A tensor as float32.
+
+        Raises ``InvalidArgumentError`` when it is missing, of an unknown type or, where that is said, of another shape.
+        """
+
+    def blocks(self, name: str) -> Blocks | None:
+        """A matrix in four bits as the checkpoint has it, if it has it so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A matrix [outputs, inputs] and perhaps a bias [outputs]."""
+    """A matrix [outputs, inputs] and perhaps a bias [outputs]; ``blocks`` where the checkpoint has it in four bits."""
 
     matrix: Floats
     bias: Floats | None = None
+    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,7 @@ _FOUR_BITS: Final = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 class Weights:
     """Reads a checkpoint role by role; layers are read when asked for, so only one need be in memory."""
 
-    def __init__(self, checkpoint: Checkpoint, shape: Architecture) -> None:
+    def __init__(self, checkpoint: CheckpointTensors, shape: Architecture) -> None:
         self._checkpoint = checkpoint
         self._shape = shape
         table = "wte.weight" if shape.is_gpt2 else "embed_tokens.weight"
@@ -106,10 +122,11 @@ class Weights:
     def head(self) -> Linear:
         """The LM head; the embedding itself when they are tied."""
         if self._shape.tied:
-            return Linear(self.embedding())
+            return Linear(self.embedding(), blocks=self._checkpoint.blocks(f"{self._stem}embed_tokens.weight"))
         names = [f"{stem}lm_head.weight" for stem in ("", "language_model.")]
         name = next((name for name in names if name in self._checkpoint), names[0])
-        return Linear(self._checkpoint.read(name, (self._shape.vocab_size, self._shape.hidden_size)))
+        matrix = self._checkpoint.read(name, (self._shape.vocab_size, self._shape.hidden_size))
+        return Linear(matrix, blocks=self._checkpoint.blocks(name))
 
     def layer(self, number: int) -> LayerWeights:
         """The weights of one layer."""
@@ -128,7 +145,9 @@ class Weights:
         return Norm(scale + 1 if self._shape.kind == _GEMMA else scale, self._maybe(f"{name}.bias", size))
 
     def _linear(self, name: str, inputs: int, outputs: int) -> Linear:
-        return Linear(self._read(f"{name}.weight", outputs, inputs), self._maybe(f"{name}.bias", outputs))
+        matrix = self._read(f"{name}.weight", outputs, inputs)
+        blocks = self._checkpoint.blocks(f"{self._stem}{name}.weight")
+        return Linear(matrix, self._maybe(f"{name}.bias", outputs), blocks)
 
     def _conv1d(self, name: str, inputs: int, outputs: int) -> Linear:
         """GPT-2 stores its matrices as [inputs, outputs]."""
@@ -228,7 +247,12 @@ class Weights:
 def _stacked(parts: Sequence[Linear]) -> Linear:
     """Layers one below the other; biases of zero where only some have one."""
     biases = [np.zeros(len(part.matrix), np.float32) if part.bias is None else part.bias for part in parts]
+    blocks = [part.blocks for part in parts if part.blocks is not None]
+    if blocks:
+        size = blocks[0][0].shape[2] * 2
+        blocks = [part.blocks or quantize(part.matrix, size) for part in parts]
     return Linear(
         np.concatenate([part.matrix for part in parts]),
         np.concatenate(biases) if any(part.bias is not None for part in parts) else None,
+        (np.concatenate([one for one, _ in blocks]), np.concatenate([one for _, one in blocks])) if blocks else None,
     )

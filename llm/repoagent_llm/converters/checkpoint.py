@@ -1,4 +1,4 @@
-"""A checkpoint becomes a decoder folder, which the backend ``llm`` serves."""
+"""A checkpoint, or a GGUF file, becomes a decoder folder, which the backend ``llm`` serves."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -13,6 +13,7 @@ from repoagent.installing import install_hint
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent_llm.builder.architecture import Architecture
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from repoagent.nested_text import read_json
 CONFIG: Final = "config.json"
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ".safetensors"
+_GGUF: Final = ".gguf"
 _TOKENIZER: Final = "tokenizer.json"
 _BESIDE: Final = (
     "tokenizer_config.json",
@@ -57,12 +59,12 @@ class CheckpointFiles:
 
     def _reason(self, name: str, otherwise: str) -> str:
         """Why there is no file whose name ends with ``name``."""
-        endings = tuple(f"{name}.{ending}" for ending in _ENCRYPTED)
+        endings = tuple(f"{kind}.{ending}" for kind in (name, _GGUF) for ending in _ENCRYPTED)
         encrypted = min((found for found in self._names if found.endswith(endings)), default=None)
         if encrypted is not None:
             return f"{encrypted[:100]} is encrypted; name the agent 'decrypt' before 'convert'"
-        if (other := min((found for found in self._names if found.endswith(".gguf")), default=None)) is not None:
-            return f"{other[:100]} is a GGUF file; take the checkpoint that it was made of"
+        if (other := min((found for found in self._names if found.endswith(_GGUF)), default=None)) is not None:
+            return f"{other[:100]} is a GGUF file, which is converted without {CONFIG}; or 'input' names it"
         return otherwise
 
     @property
@@ -138,10 +140,11 @@ _OUTPUT: Final = "genai_config.json"
 _FORMS: Final = ("gqa", "std", "paged")
 _PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8", "int4")
 _BLOCKS: Final = (16, 32, 64, 128, 256)
+_GGUF_BLOCK: Final = 32
 
 
 class CheckpointConverter:
-    """Builds a decoder folder of a checkpoint of Hugging Face, with its tokenizer, template and settings."""
+    """Builds a decoder folder of a checkpoint of Hugging Face, or of a GGUF file, with its tokenizer and template."""
 
     version = "1"
     in_child = True
@@ -158,15 +161,8 @@ class CheckpointConverter:
         if find_spec("onnx") is None:
             raise UnsupportedError(f"a decoder needs the package onnx; {install_hint('repoagent-core', 'llm')}")
         _refuse_other_backend(source.config)
-        from repoagent_llm.builder.architecture import read_architecture
-
-        files = CheckpointFiles(source.directory, source.label)
-        files.check_size_of_config()
-        try:
-            shape = read_architecture(source.directory)
-        except RepoAgentError as error:
-            raise _public(error, source.label, source.directory) from None
-        files.check_tokenizer(shape.vocab_size)
+        gguf = _gguf_file(source)
+        shape, files = _described(source) if gguf is None else _described_by(gguf, source)
         block = number(options, "block", min(_BLOCKS), max(_BLOCKS))
         settings = {
             "form": choice(options, "form", _FORMS),
@@ -179,30 +175,89 @@ class CheckpointConverter:
             if settings["form"] != "std":
                 raise InvalidArgumentError("parameter 'capacity' is for decoders of the form std: set form = std")
             settings["capacity"] = capacity
+        if gguf is not None:
+            settings["gguf"] = gguf
         tools = {"onnx": version("onnx"), "numpy": version("numpy")}
-        return ConversionPlan(files.all, _OUTPUT, settings, tools, "any", files.all)
+        return ConversionPlan(files, _OUTPUT, settings, tools, "any", files)
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         from repoagent_llm.builder import build
 
         job.progress(0, None, "writing the decoder")
-        target, options = job.target, job.settings
+        target, options = job.target, dict(job.settings)
+        gguf = options.pop("gguf", None)
         made = target / "decoder"
         try:
-            build(job.source, made, **options)
+            build(job.source / (gguf or "."), made, **options)
+            notes = [] if gguf is None else [_kept(job.source / gguf, options)]
         except RepoAgentError as error:
             raise _public(error, "", job.source, target) from None
         for file in sorted(made.iterdir(), key=lambda file: file.name == _OUTPUT):
             file.rename(target / file.name)
         made.rmdir()
         size = sum(file.stat().st_size for file in target.iterdir())
-        return Product({"precision": options["precision"], "form": options["form"]}, (f"a decoder of {size} bytes",))
+        return Product(
+            {"precision": options["precision"], "form": options["form"]}, (*notes, f"a decoder of {size} bytes")
+        )
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         """See :class:`repoagent.api.Converter`."""
         config.backend = _BACKEND
         config.default_model_filename = ""
+
+
+def _gguf_file(source: ConversionSource) -> str | None:
+    """The GGUF file that is converted; None where it is a checkpoint of Hugging Face."""
+    if source.name.endswith(_GGUF):
+        return source.name
+    names = list_beneath(source.directory)
+    found = sorted(name for name in names if name.endswith(_GGUF))
+    if not found or CONFIG in names:
+        return None
+    if len(found) > 1:
+        raise InvalidArgumentError(
+            f"{source.label}: has {found[0][:100]} and {found[1][:100]}; the parameter 'input' names the one to convert"
+        )
+    return found[0]
+
+
+def _described(source: ConversionSource) -> "tuple[Architecture, tuple[str, ...]]":
+    """The architecture of a checkpoint, and its files."""
+    from repoagent_llm.builder.architecture import read_architecture
+
+    files = CheckpointFiles(source.directory, source.label)
+    files.check_size_of_config()
+    try:
+        shape = read_architecture(source.directory)
+    except RepoAgentError as error:
+        raise _public(error, source.label, source.directory) from None
+    files.check_tokenizer(shape.vocab_size)
+    return shape, files.all
+
+
+def _described_by(name: str, source: ConversionSource) -> "tuple[Architecture, tuple[str, ...]]":
+    """The architecture of a GGUF file, and that file."""
+    from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
+
+    try:
+        return GgufCheckpoint(source.directory / name).shape, (name,)
+    except RepoAgentError as error:
+        label = "" if source.label.endswith(name) else source.label
+        raise _public(error, label, source.directory) from None
+
+
+def _kept(file: Path, options: Mapping[str, Any]) -> str:
+    """What became of the file's numbers."""
+    from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
+
+    types = GgufCheckpoint(file).types()
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(types.items()))
+    whole = "Q4_0" in types and options["precision"] == "int4" and options["block"] == _GGUF_BLOCK
+    if options["precision"] == "fp32":
+        return f"GGUF with tensors of {listed}, all of them exact in fp32"
+    kept = "; matrices of Q4_0 in layers are taken as they are" if whole else ""
+    return f"GGUF with tensors of {listed}, rounded to {options['precision']}{kept}"
 
 
 def _refuse_other_backend(config: "ModelConfig | None") -> None:

@@ -26,6 +26,7 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
 pytestmark = pytest.mark.slow
 
+GGUF = Path(__file__).parents[1] / "data" / "gguf"
 AGENT = 'model_repository_agents {{ agents [ {{ name: "convert" {} }} ] }}'
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
@@ -179,7 +180,7 @@ def _cut(folder: Path) -> None:
             "1: has no *.safetensors file: model.safetensors.age is encrypted; name the agent 'decrypt'",
         ),
         # M12: the line did not say what the file is, nor which models there are.
-        (_to_gguf, "1: has no *.safetensors file: model.gguf is a GGUF file; take the checkpoint that it was made of"),
+        (_to_gguf, "1: has no *.safetensors file: model.gguf is a GGUF file, which is converted without config.json"),
         (_cut, "cut short"),
         (lambda folder: _change(folder, hidden_size=128), "config.json makes it"),
         (lambda folder: _change(folder, quantization_config={"bits": 4}), "a quantized checkpoint is not supported"),
@@ -193,6 +194,53 @@ def test_what_is_wrong_with_a_checkpoint_is_one_clear_message(
         core.load("m")
     assert text in str(failure.value)
     assert str(tmp_path) not in str(failure.value)
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> Write:
+    """A model whose version is a GGUF file, with ``convert`` and these parameters of it."""
+
+    def made(name: str, *files: str, **parameters: str) -> Path:
+        place = tmp_path / "models" / name
+        (place / "1").mkdir(parents=True)
+        for file in files:
+            shutil.copy(GGUF / f"{file}.gguf", place / "1")
+        given = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
+        (place / "config.pbtxt").write_text(AGENT.format(given))
+        return place / "1"
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "note"),
+    [
+        ("llama-f32", "fp32", "GGUF with tensors of 12 F32, all of them exact in fp32"),
+        ("llama-q4_0", "int4", "rounded to int4; matrices of Q4_0 in layers are taken as they are"),
+        ("qwen2-f16", "int8", "rounded to int8"),
+    ],
+)
+def test_a_gguf_file_is_served(name: str, precision: str, note: str, core: ServingCore, write_gguf: Write) -> None:
+    place = write_gguf("m", name, to="decoder", precision=precision)
+    core.load("m")
+    assert note in notes(core)
+    assert answer(core)
+    request = Asker(core).request(json.dumps([{"role": "user", "content": "hello"}]), max_tokens=12)
+    request.inputs = {("messages" if name == "text_input" else name): one for name, one in request.inputs.items()}
+    assert Asker(core).send(request).texts()
+    data = next(place.glob("*.gguf")).read_bytes()
+    next(place.glob("*.gguf")).write_bytes(data[:-100])
+    with pytest.raises(RepoAgentError, match=f"1: {name}.gguf: cut short, the tensor"):
+        core.load("m")
+
+
+def test_of_several_gguf_files_a_parameter_names_one(core: ServingCore, write_gguf: Write) -> None:
+    write_gguf("m", "llama-f32", "llama-q4_0", to="decoder")
+    with pytest.raises(RepoAgentError, match=r"1: has llama-f32.gguf and llama-q4_0.gguf; the parameter 'input' names"):
+        core.load("m")
+    write_gguf("n", "llama-f32", "llama-q4_0", to="decoder", input="llama-q4_0.gguf")
+    core.load("n")
+    assert "9 Q4_0" in notes(core, "n")
 
 
 def test_a_checkpoint_without_an_agent_names_the_one_that_it_needs(core: ServingCore, write: Write) -> None:
