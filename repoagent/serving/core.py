@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repoagent.audit import Actor, acting_as
+from repoagent.audit import Actor, acting_as, current_actor
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup_failure, startup_names
@@ -337,6 +337,23 @@ class ServingCore:
         if not self._queries.model_loaded(name):
             self._require_explicit()
         return self._demand.lease(name)
+
+    def offers(self, name: str) -> bool:
+        """Whether a request for a model would load it: it is not loaded, and a repository has it."""
+        return self._demand.offers(name)
+
+    def load_on_demand(self, name: str) -> None:
+        """Have a model loaded as a request of the client that acts on this thread would.
+
+        Raises:
+            UnsupportedError: requests load nothing here.
+            RepoAgentError: it cannot be loaded.
+        """
+        if not self.options.on_demand:
+            raise UnsupportedError(f"a request for model '{name}' loads nothing: --model-load-on-demand is off")
+        if self._life.state is not ServerState.READY:
+            raise self._life.not_ready()
+        self._demand.load(name, current_actor())
 
     def register_repository(self, url: str, name_mapping: NameMapping | None = None) -> None:
         """Add a repository; nothing is loaded. ``name_mapping``: directories and names of their models.

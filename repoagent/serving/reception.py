@@ -173,7 +173,7 @@ class Reception:
         while self._life.state is _READY:
             served = self._find(request)
             if served is None:
-                self._demand.start(request.model_name, request.asker).result()
+                self._demand.load(request.model_name, request.asker)
                 continue
             try:
                 return served.infer(request)

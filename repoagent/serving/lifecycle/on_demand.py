@@ -137,7 +137,7 @@ class OnDemand:
             error = load.exception()
             if error is None:
                 submit(request)
-            elif (forbidden := _forbidden(error)) is not None and not _same(forbidden.actor, request.asker):
+            elif (forbidden := forbidden_step(error)) is not None and not _same(forbidden.actor, request.asker):
                 self.submit(request, submit)  # That was the load of another client.
             else:
                 answer_error(request, error if isinstance(error, RepoAgentError) else InternalError(str(error)))
@@ -148,6 +148,20 @@ class OnDemand:
             answer_error(request, error)
         else:
             load.add_done_callback(loaded)
+
+    def load(self, name: str, asker: Actor | None = None) -> None:
+        """The same as :meth:`start`, and wait for it.
+
+        Raises:
+            ForbiddenStepError: ``asker`` may not have it loaded.
+            RepoAgentError: it cannot be loaded.
+        """
+        while True:
+            try:
+                return self.start(name, asker).result()
+            except RepoAgentError as error:  # If it was forbidden, then perhaps to another client.
+                if (forbidden := forbidden_step(error)) is None or _same(forbidden.actor, asker):
+                    raise
 
     @contextmanager
     def lease(self, name: str) -> Iterator[None]:
@@ -220,7 +234,7 @@ class OnDemand:
             with self._lock:
                 self._entries.pop(name, None)
                 # Nothing is wrong with a model that was unloaded, or whose load could not be recorded.
-                if (forbidden := _forbidden(error)) is not None:
+                if (forbidden := forbidden_step(error)) is not None:
                     self._forbidden[name] = (fingerprint, forbidden)
                 elif not isinstance(error, CancelledError | AuditError):
                     self._failed[name] = (fingerprint, error)
@@ -294,7 +308,7 @@ class OnDemand:
         served = loaded.versions.values() if loaded is not None else ()
         entry = self._entries.get(name)  # it may have gone meanwhile, and so may its versions
         loaded_ms = entry.loaded_ms if entry is not None else 0
-        return max((loaded_ms, *(version.statistics.last_inference_ms for version in served)))
+        return max((loaded_ms, *(version.last_used_ms for version in served)))
 
     def _evict(self, name: str, reason: str) -> None:
         logger.info("unloading '%s': %s", name, reason)
@@ -310,7 +324,7 @@ class OnDemand:
                 self._entries.setdefault(name, entry)
 
 
-def _forbidden(error: BaseException) -> ForbiddenStepError | None:
+def forbidden_step(error: BaseException) -> ForbiddenStepError | None:
     """Why it was a matter of the client's rights; None if it was not."""
     return next((cause for cause in causes(error) if isinstance(cause, ForbiddenStepError)), None)
 

@@ -150,6 +150,11 @@ class ServedModel:
         return self._gate.inside
 
     @property
+    def last_used_ms(self) -> int:
+        """When its last request ended, by the clock on the wall; 0 if it had none."""
+        return self.statistics.last_inference_ms
+
+    @property
     def waiting(self) -> int:
         """How many requests wait in the scheduler's queue."""
         return self._scheduler.waiting

@@ -71,6 +71,11 @@ class HandedVersion(ServedModel):
         return self._fleet.running(self.handed)
 
     @property
+    def last_used_ms(self) -> int:
+        """See :attr:`ServedModel.last_used_ms`; in any worker."""
+        return self._fleet.last_used_ms(self.handed)
+
+    @property
     def broken(self) -> bool:
         """Whether a worker lacks it."""
         return self.handed.missing

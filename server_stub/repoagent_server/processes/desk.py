@@ -4,11 +4,13 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from repoagent.audit import Actor, Audit, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.lifecycle.on_demand import forbidden_step
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.shared.merging import merged_metrics, merged_statistics
 
@@ -56,6 +58,17 @@ class Desk:
                     version=_number(version),
                 )
 
+        def demand(actor: Any, name: Any) -> list[Any] | None:
+            """What keeps the client from having a model loaded that others may have loaded; None: it is."""
+            with self._acting(fleet, worker, actor, "on-demand"):
+                try:
+                    self._core.load_on_demand(text_of(name))
+                except RepoAgentError as error:
+                    if forbidden_step(error) is None:
+                        raise
+                    return [error.code, str(error)]
+            return None
+
         def statistics(name: Any, version: Any) -> dict[str, Any]:
             asked = text_of(name), text_of(version)
             answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=_statistics)
@@ -69,6 +82,8 @@ class Desk:
         return {
             "load": load,
             "unload": unload,
+            "demand": demand,
+            "offers": lambda name: self._core.offers(text_of(name)),
             "statistics": statistics,
             "metrics": metrics,
             "index": lambda ready_only: self._index(fleet, ready_only=ready_only is True),
@@ -107,7 +122,7 @@ class Desk:
             self._audit.record(event, text_of(result), details, client(actor))
 
     @contextmanager
-    def _acting(self, fleet: Fleet, worker: Callable[[], int], asked: Any) -> Iterator[None]:
+    def _acting(self, fleet: Fleet, worker: Callable[[], int], asked: Any, by: str = "client") -> Iterator[None]:
         if not (isinstance(asked, list) and len(asked) == len(("number", "actor", "restricted"))):
             raise InvalidArgumentError("a call without its actor")
         number, fields, restricted = asked
@@ -118,7 +133,7 @@ class Desk:
             except RepoAgentError:
                 return False
 
-        with acting_as(client(fields, manages if restricted is not False else None)):
+        with acting_as(replace(client(fields, manages if restricted is not False else None), by=by)):
             yield
 
 

@@ -182,6 +182,11 @@ class Versions(Roster):
         """How many of its requests are inside."""
         return sum(self._ask_those("running", handed.number, timeout=STEP_SECONDS, expected=int))
 
+    def last_used_ms(self, handed: Handed) -> int:
+        """When its last request ended, by the clock on the wall; 0 if it had none."""
+        asked = self._ask_those("last_used_ms", handed.number, timeout=STEP_SECONDS, expected=int)
+        return max(asked, default=0)
+
     def drain(self, handed: Handed, timeout: float | None) -> bool:
         """Wait until its last request has been answered."""
         if handed.home is not None:  # It takes what others pass on until all of that has come.

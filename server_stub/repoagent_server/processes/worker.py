@@ -5,7 +5,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,16 +14,19 @@ from repoagent.api.report import LoadReport
 from repoagent.audit import Actor, current_actor
 from repoagent.audit.sink import What
 from repoagent.config import ModelConfig
-from repoagent.errors import CancelledError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError, UnsupportedError, error_of
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
 from repoagent.serving.core import ServingCore
 from repoagent.serving.core_options import CoreOptions
+from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.reception import ServerState
+from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.reception import Reception, ServerState
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import read_labels
+from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.files.files import DirectoryFiles
@@ -55,6 +58,8 @@ class WorkerCore(ServingCore):
         self._calls = calls
         self.audit = AskedAudit(calls)
         self.models = Models(self._table, self._context.builder)
+        self._demand = AskedDemand(self._table, self._context.dependencies, nowhere, self._offers, self._load_on_demand)
+        self._reception = Reception(self._table, self._demand, self.tracer, self._life)
         self._actors: dict[int, Actor] = {}
         # Others than those of the process whose place this one takes: the keeper may still ask about its clients.
         self._numbers = itertools.count(os.getpid() << 32)
@@ -93,6 +98,15 @@ class WorkerCore(ServingCore):
         contents = None if files is None else {path: base64.b64encode(one).decode() for path, one in files.items()}
         with self._acting() as actor:
             return LoadReport.from_dict(self._calls.call("load", actor, name, text, contents, version))
+
+    def _offers(self, name: str) -> bool:
+        return self.options.on_demand and bool(self._calls.call("offers", name, timeout=_ANSWER_SECONDS))
+
+    def _load_on_demand(self, name: str) -> None:
+        with self._acting() as actor:
+            refusal = self._calls.call("demand", actor, name)
+        if refusal is not None:  # A matter of this client's rights.
+            raise error_of(*refusal) from ForbiddenStepError(name, "", current_actor())
 
     def unload(
         self, name: str, *, unload_dependents: bool = False, wait: bool = True, version: int | None = None
@@ -141,6 +155,29 @@ class WorkerCore(ServingCore):
     def unregister_repository(self, url: str) -> None:
         """Refuse it, too."""
         raise UnsupportedError("a server of several processes keeps the repositories that it was started with")
+
+
+class AskedDemand(OnDemand):
+    """Has the keeper load models, which has the repositories and makes room: with ``load``, if it ``offers`` them."""
+
+    def __init__(
+        self,
+        table: ModelTable,
+        dependencies: Dependencies,
+        repositories: RepositorySet,
+        offers: Callable[[str], bool],
+        load: Callable[[str], None],
+    ) -> None:
+        super().__init__(table, dependencies, repositories)
+        self._offers = offers
+        self._have_loaded = load
+
+    def offers(self, name: str) -> bool:
+        """See :meth:`OnDemand.offers`."""
+        return self._offers(name)
+
+    def _load(self, name: str, asker: Actor | None) -> None:
+        self._have_loaded(name)
 
 
 def _no_repository(url: str) -> Any:
@@ -297,6 +334,11 @@ class Models:
         """How many requests of it are inside."""
         found = self._get(number)
         return found[1].running if found is not None else 0
+
+    def last_used_ms(self, number: int) -> int:
+        """When its last request ended; 0 if it had none."""
+        found = self._get(number)
+        return found[1].last_used_ms if found is not None else 0
 
     def drain(self, number: int, timeout: float | None) -> bool:
         """Wait until its last request has been answered; no other one comes."""

@@ -243,7 +243,6 @@ class ServeOptions:
     def _check_processes(self) -> None:
         """Refuse what one process would know and the others would not."""
         alone = {
-            "--model-load-on-demand": self.model_load_on_demand,
             "--model-namespacing": self.model_namespacing,
         }
         if refused := [flag for flag, given in alone.items() if given]:

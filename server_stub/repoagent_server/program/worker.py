@@ -45,7 +45,8 @@ from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 
 _START_SECONDS: Final = 60.0
 _OF_MODELS: Final = (
-    *("stateful", "let_call", "build", "pass_on", "cancel", "expect", "show", "retire", "running", "drain", "close"),
+    *("stateful", "let_call", "build", "pass_on", "cancel", "expect", "show", "retire"),
+    *("running", "last_used_ms", "drain", "close"),
 )
 
 

@@ -200,6 +200,8 @@ class Core:
         self.loads.append((name, current_actor()))
         raise UnavailableError("no")
 
+    load_on_demand = load
+
 
 class Audit:
     def __init__(self) -> None:
@@ -223,8 +225,10 @@ def test_a_worker_never_acts_as_the_operator(desk: tuple[dict[str, Any], Core, A
     answers, core, _ = desk
     with pytest.raises(UnavailableError):
         answers["load"](ACTOR, "m", None, None, None)
-    ((name, actor),) = core.loads
-    assert (name, actor.by, actor.client) == ("m", "client", "mallory")
+    with pytest.raises(UnavailableError):
+        answers["demand"](ACTOR, "m")
+    found = [(name, actor.by, actor.client) for name, actor in core.loads]
+    assert found == [("m", "client", "mallory"), ("m", "on-demand", "mallory")]
 
 
 @pytest.mark.parametrize(
@@ -247,6 +251,9 @@ def test_a_load_of_nonsense_reaches_no_core(desk: tuple[dict[str, Any], Core, Au
     answers, core, _ = desk
     with pytest.raises(InvalidArgumentError):
         answers["load"](*arguments)
+    if arguments[2:] == (None, None, None):
+        with pytest.raises(InvalidArgumentError):
+            answers["demand"](*arguments[:2])
     assert not core.loads
 
 
@@ -271,7 +278,7 @@ def test_a_worker_records_only_what_front_ends_record(desk: tuple[dict[str, Any]
 def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Audit]) -> None:
     assert set(desk[0]) == {
         *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
-        *("audit", "link"),
+        *("audit", "link", "demand", "offers"),
     }
 
 
@@ -314,6 +321,7 @@ class Pair:
     [
         ("running", 2, "many"),
         ("running", 2, None),
+        ("last_used_ms", 2, "late"),
         ("page", "# HELP a b\na 1\n", 7),
         ("page", "# HELP a b\na 1\n", "no-value\n"),
         ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, []),
@@ -327,6 +335,7 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
     )
     asked: dict[str, tuple[Callable[[], Any], Any]] = {
         "running": (lambda: pair.fleet.running(Handed(1, "m", 1, b"", "", fleeting=False)), truth),
+        "last_used_ms": (lambda: pair.fleet.last_used_ms(Handed(1, "m", 1, b"", "", fleeting=False)), truth),
         "page": (answers["metrics"], '# HELP a b\na{process="0"} 1\n'),
         "statistics": (lambda: answers["statistics"]("m", ""), truth),
     }

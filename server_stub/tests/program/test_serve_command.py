@@ -92,7 +92,6 @@ def test_flags_with_several_values(parse: Any) -> None:
         (["--audit-rotate-bytes=1000"], "need --audit-log"),
         (["--audit-key=env:X"], "need --audit-log"),
         (["--worker-user=nobody"], "--worker-user needs --processes above 1"),
-        (["--processes=2", "--model-control-mode=explicit", "--model-load-on-demand=true"], "not with --processes"),
         (
             ["--processes=2", "--model-control-mode=explicit", "--model-namespacing=true"],
             "not with --processes above 1",

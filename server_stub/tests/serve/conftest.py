@@ -338,8 +338,6 @@ class World:
         command += ["--allow-metrics=false", f"--repoagent-directory={self.agents}"]
         command += [f"--workspace-directory={self.work}", f"--confidential-directory={self.shared_memory}"]
         if PROCESSES and not any(flag.startswith("--processes") for flag in flags):
-            if "--model-load-on-demand" in flags:
-                pytest.skip("loads on demand are of one process: the flag is refused")
             command.append(f"--processes={PROCESSES}")
         return [*command, f"--cache-directory={self.root / 'cache'}", *flags]
 

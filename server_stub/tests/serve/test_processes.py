@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.shared_memory import SharedMemory
@@ -479,3 +480,60 @@ def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(wor
     with connections(server) as clients:
         server.until(lambda: {ask(one, "loaded") for one in clients} == {200}, "the model in all workers")
     assert server.stop() == 0
+
+
+def test_a_model_is_loaded_on_demand_once_for_all_workers_and_makes_room(world: "World") -> None:
+    world.agent("agent")
+    paths = [world.model("wanted", [("agent", {})]), world.model("other")]
+    sizes = [sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) for path in paths]
+    flags = "--model-load-on-demand", f"--model-memory-budget-bytes={max(sizes) + min(sizes) // 2}"
+    server = world.serve("--processes=2", *flags, "--allow-grpc=false")
+    with connections(server) as clients, ThreadPoolExecutor(CONNECTIONS) as pool:
+        assert {client.get("/v2/models/wanted/ready").status_code for client in clients} == {400}
+        assert set(pool.map(ask, clients, ["wanted"] * CONNECTIONS)) == {200}
+        assert world.calls("wanted") == ["agent model_initialize", "agent LOAD", "agent LOAD_COMPLETE"]
+        assert {ask(client, "nosuch") for client in clients} == {404}
+        server.until(lambda: ask(clients[0], "other") == 200, "room for the other model")
+        assert {ask(client, "other") for client in clients} == {200}
+        assert server.index()["wanted"]["state"] == "UNAVAILABLE"
+        server.until(lambda: ask(clients[-1], "wanted") == 200, "room for the first one again")
+    assert server.stop() == 0
+
+
+def test_loads_on_demand_are_of_the_rights_of_the_client_whose_request_it_is(world: "World") -> None:
+    """One who may not use a step of an ensemble does not have it loaded; its refusal is no one else's."""
+    world.model("member")
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    tensor = "data_type: TYPE_FP32 dims: [-1, 4]"
+    (world.models / "whole" / "1").mkdir(parents=True)
+    (world.models / "whole" / "config.pbtxt").write_text(
+        f'platform: "ensemble"\ninput {{ name: "X" {tensor} }}\noutput {{ name: "Y" {tensor} }}\n'
+        f'ensemble_scheduling {{ step {{ model_name: "member" model_version: -1 {maps} }} }}\n'
+    )
+    access, audit = world.root / "steps.toml", world.root / "steps-audit"
+    models = {"all": '["*"]', "part": '["whole"]'}
+    access.write_text(
+        "".join(
+            f'[clients.{name}]\nkeys = ["sha256:{hashlib.sha256(name.encode()).hexdigest()}"]\n'
+            f'models = {of}\nrights = ["infer"]\n'
+            for name, of in models.items()
+        )
+    )
+    flags = "--model-load-on-demand", f"--access={access}", f"--audit-log={audit}", "--allow-grpc=false"
+    server = world.serve("--processes=2", *flags)
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}]}
+
+    def infer(client: httpx.Client, key: str) -> httpx.Response:
+        return client.post("/v2/models/whole/infer", json=body, headers={"x-api-key": key})
+
+    with connections(server) as clients:
+        for client in clients[:4]:
+            refused = infer(client, "part")
+            assert refused.status_code == 400
+            assert "client 'part' lacks the right 'infer'" in refused.text
+        assert {infer(client, "all").status_code for client in clients} == {200}
+    assert server.stop() == 0
+    lines = map(json.loads, audit.read_text().splitlines())
+    made = [one for one in lines if one["event"] == "load" and one["what"]["model"] == "whole"]
+    found = [(one["who"]["by"], one["who"]["client"], one["result"]) for one in made if one["result"] != "started"]
+    assert found == [("on-demand", "part", "failed")] * 4 + [("on-demand", "all", "loaded")]

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from repoagent.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
 from repoagent.serving.core import ServingCore
 from repoagent.serving.core_options import ControlMode
 from repoagent.serving.lifecycle.on_demand import OnDemand
@@ -98,6 +105,8 @@ def test_nothing_is_loaded_by_requests_unless_the_options_say_so(new_core: CoreM
     answer = Answer()
     core.submit(request_of("a", sender=answer))
     assert isinstance(answer.get().error, NotFoundError)
+    with pytest.raises(UnsupportedError, match="--model-load-on-demand is off"):
+        core.load_on_demand("a")  # As a worker process asks for it.
 
 
 @pytest.mark.usefixtures("models")
