@@ -14,7 +14,7 @@ from repoagent_server.http.logged import logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.openai_answers import openai_error
-from repoagent_server.http.openai_routes import OpenAiRoutes
+from repoagent_server.http.openai_routes import OpenAiRoutes, check_members
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import (
     HttpService,
@@ -177,6 +177,8 @@ def _head(request: Request) -> tuple[str, bool]:
 
     Read by the parser of the replica, which refuses what is not a request: such a one is for no model.
     """
+    if len(request.body) >= LONG_JSON:
+        check_members(request.body)
     try:
         document: Any = loads(request.body)
     except RepoAgentError:

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.requests.request import Asked
 from repoagent_server.access import Caller, Need, Right, Scope
 from repoagent_server.access.rights import for_model, listed
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
@@ -296,7 +299,7 @@ class OpenAiRoutes:
         asks = [replace(ask, adapter_name=found.adapter) for ask in asks] if found.adapter else asks
         if asks[0].stream and not self._inference.core.decoupled(found.model):
             asks = [replace(ask, stream=False) for ask in asks]
-        return [asked_of(ask, found.model, found.metadata) for ask in asks]
+        return asked_of(asks, found.model, found.metadata)
 
     def _generate(self, request: Request, exchange: Exchange) -> Callable[[tuple[Answer, list[Asked], bool]], None]:
         def submit(found: tuple[Answer, list[Asked], bool]) -> None:
@@ -338,7 +341,30 @@ class OpenAiRoutes:
             self._inference.core.submit(one)
 
 
+_MOST_MEMBERS: Final = 1 << 21
+_WINDOW: Final = 1 << 20
+_STRUCTURE: Final = np.isin(np.arange(256), list(b"{[:"))
+
+
+def check_members(body: Buffer) -> None:
+    """Objects, arrays and members take up to fifty times the memory of their JSON. Marks of them in texts count, too:
+    there are far fewer in prompts.
+
+    Raises:
+        InvalidArgumentError: there are too many.
+    """
+    data, count = np.frombuffer(body, np.uint8), 0
+    for start in range(0, len(data), _WINDOW):
+        count += int(np.count_nonzero(_STRUCTURE[data[start : start + _WINDOW]]))
+        if count > _MOST_MEMBERS:
+            raise InvalidArgumentError(
+                f"the body of the request has more than {_MOST_MEMBERS} objects, arrays and members: send several"
+            )
+
+
 def _parsed(request: Request) -> Any:
+    if len(request.body) >= LONG_JSON:
+        check_members(request.body)
     try:
         read = loads(request.body)
     except InternalError as error:  # Of the client, in this API.

@@ -83,6 +83,7 @@ def _text_of(entries: Sequence[bytes]) -> str:
 _MAX_TOKENS: Final = 16
 _MOST_PROMPTS: Final = 1024
 _MOST_ALTERNATIVES: Final = 20
+_MOST_ECHOED: Final = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,10 @@ def read_completion(document: object) -> CompletionRequest:
     }
     asks = [GenerationRequest(**prompt, **values) for prompt in prompts]
     echoes = [ask.text if echo else "" for ask in asks]
+    if sum(len(text or "") for text in echoes) * sampling.count > _MOST_ECHOED:
+        raise fields.wrong(
+            "echo", f"cannot be honoured: the texts before all choices have over {_MOST_ECHOED} characters"
+        )
     return CompletionRequest(model, asks, echoes, sampling, alternatives is not None)
 
 

@@ -1,10 +1,13 @@
 """Reading the fields of a request. What is null counts as not given, as in OpenAI's API."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent_server.openai.errors import FieldError
+
+_MOST_OBJECTS: Final = 1 << 16
+"""Of one array: each takes a hundred times the bytes that it has in JSON."""
 
 
 class Fields:
@@ -85,8 +88,8 @@ class Fields:
         value = self.get(field)
         if value is None:
             return []
-        if type(value) is not list:
-            raise self.wrong(field, "must be an array")
+        if type(value) is not list or len(value) > _MOST_OBJECTS:
+            raise self.wrong(field, f"must be an array of at most {_MOST_OBJECTS} objects")
         return [Fields(item, f"{self.name(field)}[{number}]") for number, item in enumerate(value)]
 
     def refuse(self, field: str, text: str, *allowed: Any) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent_server.codec.json_text import dumps_text
+from repoagent_server.codec.json_text import Fragment, dumps, dumps_text
 from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
 from repoagent_server.openai.conversation import STORED, item_messages
 from repoagent_server.openai.fields import Fields
@@ -30,6 +30,7 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "user": None,
 }
 """Fields that the response repeats, and their usual values."""
+_MOST_ECHOED: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,21 @@ def read_response(document: object) -> ResponseRequest:
         top_log_probs=(alternatives or 0) if included else None,
         stream=sampling.stream,
     )
-    given = {name: usual if (value := fields.get(name)) is None else value for name, usual in _ECHOED.items()}
-    return ResponseRequest(model, ask, sampling, tools, given)
+    return ResponseRequest(model, ask, sampling, tools, _echoed(fields))
+
+
+def _echoed(fields: Fields) -> dict[str, Any]:
+    """Written once: several events have all of them."""
+    found, left = {}, _MOST_ECHOED
+    for name, usual in _ECHOED.items():
+        text = dumps(usual if (value := fields.get(name)) is None else value)
+        left -= len(text)
+        if left < 0:
+            raise fields.wrong(
+                name, f"is too long: the fields that the response repeats have {_MOST_ECHOED} bytes at most"
+            )
+        found[name] = Fragment(text)
+    return found
 
 
 def _refuse(fields: Fields) -> None:

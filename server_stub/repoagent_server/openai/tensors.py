@@ -1,6 +1,6 @@
 """What a request asks for, as the tensors of a model: those of the ``llm`` backend, as far as the model has them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +41,9 @@ def makes_text(metadata: Mapping[str, Any]) -> bool:
     return _TEXT in outputs and not inputs.isdisjoint(_PROMPTS)
 
 
-def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> Asked:
-    """The request to ``model``.
+def asked_of(asks: Sequence[GenerationRequest], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
+    """The requests to ``model``. They differ in their prompts alone, and share the tensors of all else: a thousand
+    copies of a long list of words or of a schema would be more than any request may take.
 
     Raises:
         FieldError: the model has no input for something that is asked.
@@ -53,8 +54,18 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
             f"model '{model}' does not generate text: it needs an output '{_TEXT}', and an input 'text_input' or "
             "'messages'"
         )
+    prompts = []
+    for ask in asks:
+        tensors = ModelTensors(model, metadata)
+        _put_prompt(tensors, ask)
+        prompts.append(tensors.made)
+    shared = _shared(asks[0], model, metadata)
+    return [Asked(model, {**made, **shared}) for made in prompts]
+
+
+def _shared(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> dict[str, Tensor]:
+    """All but the prompt."""
     tensors = ModelTensors(model, metadata)
-    _put_prompt(tensors, ask)
     _put_sampling(tensors, ask)
     if ask.guide is not None:
         tensors.need(ask.guide.field, "guided_decoding_guide_type", ask.guide.type)
@@ -75,7 +86,7 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
         tensors.offer(name, True)
     if ask.messages is not None and ask.guide is None:
         tensors.offer("return_reasoning_open", True)
-    return Asked(model, tensors.made)
+    return tensors.made
 
 
 def _put_prompt(tensors: "ModelTensors", ask: GenerationRequest) -> None:

@@ -264,3 +264,11 @@ def test_a_stock_curl_shows_pieces_as_they_are_made(url: str) -> None:
         process.terminate()
     assert len(events) == 3
     assert all(event.startswith(b"data: {") for event in events)
+
+
+def test_a_body_of_millions_of_objects_is_refused(http: httpx.Client) -> None:
+    response = http.post(
+        "/v1/chat/completions", content=b'{"model":"parrot","messages":[' + b"{}," * (1 << 21) + b"{}]}"
+    )
+    assert response.status_code == 400
+    assert "more than 2097152 objects" in response.json()["error"]["message"]
