@@ -1,6 +1,11 @@
 """The memory of a tensor on both sides: page-locked on the host, and on the device."""
 
-from repoagent.engines.protocol import Device, HostMemory, Shape
+from typing import TYPE_CHECKING
+
+from repoagent.engines.protocol import Shape
+
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.device import CudaDevice, CudaHostMemory
 
 _ROUND_UP: int = 512
 
@@ -8,11 +13,11 @@ _ROUND_UP: int = 512
 class Pair:
     """The memory of a tensor on both sides. It grows, and never shrinks."""
 
-    def __init__(self, device: Device, *, on_device: bool = True) -> None:
+    def __init__(self, device: "CudaDevice", *, on_device: bool = True) -> None:
         """``on_device``: False for a shape tensor, which has memory of the host alone."""
         self._device = device
         self._on_device = on_device
-        self._host: HostMemory | None = None
+        self._host: CudaHostMemory | None = None
         self.size = 0
         self.address = 0
         """Where the engine finds it."""
@@ -39,7 +44,7 @@ class Pair:
         self.size = size
 
     @property
-    def host(self) -> HostMemory:
+    def host(self) -> "CudaHostMemory":
         """The host's side."""
         assert self._host is not None, "fit() comes first"
         return self._host
@@ -55,9 +60,9 @@ class Pair:
 
 
 class Grown:
-    """Memory of an output whose shape only the run determines; a :class:`~repoagent.engines.protocol.GrowingOutput`."""
+    """Memory of an output whose shape only the run determines."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: "CudaDevice") -> None:
         self._pair = Pair(device)
         self.shape: Shape = ()
 
@@ -67,10 +72,12 @@ class Grown:
         return self._pair
 
     def reallocate(self, size: int) -> int:
+        """An address on the device with at least ``size`` bytes behind it."""
         self._pair.fit(size)
         return self._pair.address
 
     def notify(self, shape: Shape) -> None:
+        """The shape that the output has."""
         self.shape = shape
 
     def close(self) -> None:

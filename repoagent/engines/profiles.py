@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from repoagent.engines.protocol import Engine, Profile, Shape
+from repoagent.engines.protocol import Profile, Shape
 from repoagent.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.engine import TensorRtEngine
 
 _MOST_DIGITS: Final = 9
 """Of the number of a profile; Python refuses to read thousands of them."""
@@ -14,7 +17,7 @@ _MOST_DIGITS: Final = 9
 class Profiles:
     """The profiles of an engine that one instance uses, the tightest first."""
 
-    def __init__(self, engine: Engine, names: Sequence[str] = ()) -> None:
+    def __init__(self, engine: "TensorRtEngine", names: Sequence[str] = ()) -> None:
         """``names``: ``instance_group.profile``; empty for all.
 
         Raises:

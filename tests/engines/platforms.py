@@ -26,7 +26,7 @@ def new_platform(memory_bytes: int = _MEMORY) -> Any:
         return StandInPlatform(memory_bytes=memory_bytes)
     from cuda.bindings import runtime
 
-    from repoagent.engines.cuda.engine import CudaPlatform
+    from repoagent.engines.cuda.platform import CudaPlatform
 
     for device in runtime.DEVICES:
         assert device.allocations == 0, "a test before this one has left memory"

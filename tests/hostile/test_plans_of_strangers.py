@@ -15,6 +15,7 @@ from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
 from repoagent.serving.core_options import ControlMode, CoreOptions
 from tests.engines.models import add_sub, make, matmul
+from tests.engines.platforms import new_platform
 from tests.engines.standin import StandInEngine, StandInPlatform
 from tests.serving.backends.tensorrt.kit import GPU, files_of, load, plan, rows
 
@@ -98,7 +99,8 @@ def test_a_model_cannot_allow_its_own_code_for_the_host(core: ServingCore, tmp_p
             opened.append(options)
             return super().open(plan, options)
 
-    backend = TensorRtBackend(platform=Noting())
+    noting: Any = Noting()
+    backend = TensorRtBackend(platform=noting)
     config = normalize(
         read_text('backend: "tensorrt" parameters { key: "allow-host-code" value { string_value: "true" } }'),
         model_name="m",
@@ -143,7 +145,7 @@ def test_a_tensor_whose_name_would_be_more_than_one_line_of_text_is_refused(name
 
 
 def test_a_plan_that_changes_after_its_configuration_was_completed_is_judged_again() -> None:
-    backend = TensorRtBackend(platform=StandInPlatform())
+    backend = TensorRtBackend(platform=new_platform())
     config = normalize(read_text('backend: "tensorrt"'), model_name="m", gpus=None)
     backend.auto_complete(config, files_of(PLAN), 1)
     config = normalize(config, gpus=[0])
@@ -172,10 +174,10 @@ def test_what_was_judged_is_what_is_opened() -> None:
 
 @pytest.mark.parametrize("settings", [{"allow-host-code": True}, {"runtime-cache-directory": 7}])
 def test_settings_of_other_types_than_text_are_read_as_text(settings: Any) -> None:
-    TensorRtBackend(settings, platform=StandInPlatform())
+    TensorRtBackend(settings, platform=new_platform())
 
 
 @pytest.mark.parametrize("settings", [{"allow-host-code": 1}, {"allow-host-code": None}])
 def test_settings_that_make_no_sense_as_text_are_refused(settings: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="must be"):
-        TensorRtBackend(settings, platform=StandInPlatform())
+        TensorRtBackend(settings, platform=new_platform())

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.engines.protocol import Device, Stream
 from repoagent_llm.runner.slab import SlabRows
+
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.device import CudaDevice, CudaStream
 
 _ALIGNMENT: Final = 256
 """Of every address on the device that TensorRT is given."""
@@ -26,8 +28,8 @@ class DeviceSlab(SlabRows):
 
     def __init__(
         self,
-        device: Device,
-        stream: Stream,
+        device: "CudaDevice",
+        stream: "CudaStream",
         *,
         layers: int,
         rows: int,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from repoagent.engines.cuda import find_platform
 from repoagent.engines.memory import Pair
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import ElementType, Engine, EngineOptions, Platform, Shape, TensorSpec
+from repoagent.engines.protocol import ElementType, EngineOptions, Shape, TensorSpec
 from repoagent.errors import RepoAgentError
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec, check_form
 from repoagent_llm.runner.device_slab import DeviceSlab
@@ -27,6 +27,10 @@ from repoagent_llm.runner.prefill_grouping import rows_wanted
 from repoagent_llm.runner.protocol import Logits, RunnerInfo, Segment, Seq, StepResult
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
+
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.engine import TensorRtEngine
+    from repoagent.engines.cuda.platform import CudaPlatform
 
 PLAN_SUFFIX: Final = ".plan"
 """How the file of a plan ends in ``genai_config.json``."""
@@ -49,7 +53,7 @@ class TensorRtRunner:
     """A ModelRunner over an engine of the engine protocol."""
 
     def __init__(
-        self, model: Path | DecoderSpec, options: RunnerOptions | None = None, *, platform: Platform | None = None
+        self, model: Path | DecoderSpec, options: RunnerOptions | None = None, *, platform: "CudaPlatform | None" = None
     ) -> None:
         """Open a folder's plan on the first device of ``platform``, or of this machine.
 
@@ -309,7 +313,7 @@ class _Limits:
     tokens_with_logits: int
 
     @classmethod
-    def of(cls, engine: Engine) -> "_Limits":
+    def of(cls, engine: "TensorRtEngine") -> "_Limits":
         unlimited = np.iinfo(np.int32).max
         sequences = tokens = with_logits = 0
         for profile in engine.profiles:
@@ -334,7 +338,7 @@ def _check_options(spec: DecoderSpec, options: RunnerOptions) -> None:
         raise CheckError(f"{spec.place}: a TensorRT plan has no {', '.join(named)}; use the decoder's ONNX folder")
 
 
-def _open(spec: DecoderSpec, platform: Platform) -> Engine:
+def _open(spec: DecoderSpec, platform: "CudaPlatform") -> "TensorRtEngine":
     device = platform.gpus[0]
     try:
         plan = spec.graph if spec.graph is not None else _read(spec)
@@ -355,7 +359,7 @@ def _read(spec: DecoderSpec) -> bytes:
     return plan
 
 
-def _checked_tensors(spec: DecoderSpec, engine: Engine) -> dict[str, TensorSpec]:
+def _checked_tensors(spec: DecoderSpec, engine: "TensorRtEngine") -> dict[str, TensorSpec]:
     """The plan's tensors by name, which must be those of the decoder that the folder describes."""
     tensors = {one.name: one for one in engine.tensors}
     wanted = {"input_ids", "write_indices", "logits_index", spec.logits}

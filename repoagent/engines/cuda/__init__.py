@@ -1,4 +1,4 @@
-"""The engine protocol over CUDA and TensorRT, and where plans run on this machine.
+"""Engines over CUDA and TensorRT, and where plans run on this machine.
 
 The modules of this package are imported only after the probe has found both usable.
 
@@ -7,16 +7,19 @@ never been executed.
 """
 
 import threading
+from typing import TYPE_CHECKING
 
 from repoagent.engines.probe import probe
-from repoagent.engines.protocol import Platform
 from repoagent.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.platform import CudaPlatform
+
 _lock = threading.Lock()
-_found: list[Platform] = []
+_found: "list[CudaPlatform]" = []
 
 
-def find_platform() -> Platform:
+def find_platform() -> "CudaPlatform":
     """The GPUs of this machine with the TensorRT that is installed; found once, and one object for everyone.
 
     Raises:
@@ -27,7 +30,7 @@ def find_platform() -> Platform:
             found = probe()
             if not found.usable:
                 raise UnsupportedError(f"TensorRT plans cannot run here: {found.problem}")
-            from repoagent.engines.cuda.engine import CudaPlatform
+            from repoagent.engines.cuda.platform import CudaPlatform
 
             _found.append(CudaPlatform(found))
         return _found[0]

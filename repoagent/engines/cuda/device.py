@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from cuda.bindings import runtime
 
-from repoagent.engines.protocol import Bytes, Event, Graph, Stream
+from repoagent.engines.protocol import Bytes
 from repoagent.errors import InternalError, UnavailableError, UnsupportedError
 
 __all__ = ["LASTING", "CudaDevice", "checked", "released", "runtime"]
@@ -74,11 +74,12 @@ class CudaStream:
         self._stream: Any = checked(runtime.cudaStreamCreateWithFlags(flags), "make a stream")
         self.handle = int(self._stream)
 
-    def wait_for(self, event: Event) -> None:
-        assert isinstance(event, CudaEvent)
+    def wait_for(self, event: "CudaEvent") -> None:
+        """What is enqueued after this begins when ``event`` has come."""
         checked(runtime.cudaStreamWaitEvent(self.handle, event.handle, 0), "let a stream wait")
 
     def synchronize(self) -> None:
+        """Wait until everything enqueued so far is done."""
         checked(runtime.cudaStreamSynchronize(self.handle), "finish the work of a stream")
 
     def close(self) -> None:
@@ -88,17 +89,23 @@ class CudaStream:
 
 
 class CudaEvent:
-    """An event without a clock."""
+    """A place in a stream; an event without a clock."""
 
     def __init__(self) -> None:
         flags = runtime.cudaEventDisableTiming | runtime.cudaEventBlockingSync
         self._event: Any = checked(runtime.cudaEventCreateWithFlags(flags), "make an event")
         self.handle = int(self._event)
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: CudaStream) -> None:
+        """Come when everything enqueued on ``stream`` so far is done."""
         checked(runtime.cudaEventRecord(self.handle, stream.handle), "record an event")
 
     def wait(self) -> None:
+        """Wait on the host until it has come; at once if it was never recorded.
+
+        Raises:
+            InternalError: what was enqueued before it failed.
+        """
         checked(runtime.cudaEventSynchronize(self.handle), "finish a run")
 
     def close(self) -> None:
@@ -108,13 +115,13 @@ class CudaEvent:
 
 
 class CudaGraph:
-    """A captured run on ``device``."""
+    """A run on ``device`` that was captured once and is launched as a whole."""
 
     def __init__(self, graph: Any, device: "CudaDevice") -> None:
         self._device = device
         self._executable: Any = checked(runtime.cudaGraphInstantiate(graph, 0), "make a graph")
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: CudaStream) -> None:
         self._device.use()
         checked(runtime.cudaGraphLaunch(self._executable, stream.handle), "launch a graph")
 
@@ -140,7 +147,7 @@ class CudaHostMemory:
 
 
 class CudaDevice:
-    """See :class:`~repoagent.engines.protocol.Device`.
+    """One GPU. Its methods may be called from any thread.
 
     What allocates, creates or computes makes the GPU the calling thread's own first. Copies and events need not: CUDA
     takes them from any thread, and each call lets other threads of Python go first.
@@ -154,6 +161,11 @@ class CudaDevice:
         checked(runtime.cudaSetDevice(self.index), f"use GPU {self.index}")
 
     def allocate(self, size: int) -> int:
+        """Device memory of ``size`` bytes.
+
+        Raises:
+            UnavailableError: there is not enough of it.
+        """
         _refuse_absurd(size)
         self.use()
         return int(checked(runtime.cudaMalloc(max(1, size)), f"allocate {size} bytes on GPU {self.index}"))
@@ -162,6 +174,7 @@ class CudaDevice:
         released(runtime.cudaFree(address), "free memory")
 
     def allocate_host(self, size: int) -> CudaHostMemory:
+        """Page-locked host memory, aligned for any element."""
         _refuse_absurd(size)
         self.use()
         return CudaHostMemory(size)
@@ -174,26 +187,33 @@ class CudaDevice:
         self.use()
         return CudaEvent()
 
-    def copy_in(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_in(self, target: int, source: int, size: int, stream: CudaStream) -> None:
+        """Copy from the host to the device. ``source`` is left alone until it is done."""
         _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
 
-    def copy_out(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_out(self, target: int, source: int, size: int, stream: CudaStream) -> None:
         _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
 
-    def copy_within(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_within(self, target: int, source: int, size: int, stream: CudaStream) -> None:
         _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice, stream)
 
-    def zero(self, target: int, size: int, stream: Stream) -> None:
+    def zero(self, target: int, size: int, stream: CudaStream) -> None:
         if size:
             self.use()
             checked(runtime.cudaMemsetAsync(target, 0, size, stream.handle), "clear memory")
 
-    def begin_capture(self, stream: Stream) -> None:
+    def begin_capture(self, stream: CudaStream) -> None:
+        """What is enqueued on ``stream`` from now on is captured and not executed."""
         self.use()
         mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         checked(runtime.cudaStreamBeginCapture(stream.handle, mode), "begin to capture")
 
-    def end_capture(self, stream: Stream) -> Graph:
+    def end_capture(self, stream: CudaStream) -> CudaGraph:
+        """The end of it.
+
+        Raises:
+            UnsupportedError: something in between cannot be captured.
+        """
         status, graph = runtime.cudaStreamEndCapture(stream.handle)
         if int(status) != 0 or graph is None:
             runtime.cudaGetLastError()
@@ -207,7 +227,7 @@ class CudaDevice:
         """Nothing: what was made is closed by its owner."""
 
 
-def _copy(target: int, source: int, size: int, kind: Any, stream: Stream) -> None:
+def _copy(target: int, source: int, size: int, kind: Any, stream: CudaStream) -> None:
     if size:
         checked(runtime.cudaMemcpyAsync(target, source, size, kind, stream.handle), f"copy {size} bytes")
 

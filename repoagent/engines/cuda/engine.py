@@ -6,25 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from repoagent.atomic_file import replace_file
-from repoagent.engines.bindings import FLAVOUR, trt
-from repoagent.engines.cuda.device import CudaDevice
-from repoagent.engines.flavours import Flavour
-from repoagent.engines.plan_header import HEADER_SIZE, PlanHeader, judge
-from repoagent.engines.probe import Findings
-from repoagent.engines.protocol import (
-    ElementType,
-    EngineOptions,
-    GrowingOutput,
-    Profile,
-    Shape,
-    ShapeRange,
-    Stream,
-    TensorSpec,
-)
+from repoagent.engines.bindings import trt
+from repoagent.engines.cuda.device import CudaDevice, CudaStream
+from repoagent.engines.memory import Grown
+from repoagent.engines.protocol import ElementType, Profile, Shape, ShapeRange, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.public_text import printable
 
@@ -78,7 +65,7 @@ ContextMaker = Callable[[trt.ICudaEngine], trt.IExecutionContext | None]
 
 
 class TensorRtEngine:
-    """See :class:`~repoagent.engines.protocol.Engine`."""
+    """A plan that was opened on a device. Its contexts may run at once."""
 
     def __init__(
         self,
@@ -101,6 +88,7 @@ class TensorRtEngine:
         self.tensors = tuple(_spec(engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors))
         self.profiles = tuple(_profile(engine, self.tensors, at) for at in range(engine.num_optimization_profiles))
         self.memory_needed = engine.device_memory_size_v2
+        """Bytes of device memory that each context takes for itself."""
 
     def new_context(self) -> "TensorRtContext":
         with self._lock:  # Instances are made on several threads, and nothing promises that the library allows that.
@@ -164,7 +152,7 @@ def _profile(engine: trt.ICudaEngine, specs: tuple[TensorSpec, ...], index: int)
 
 
 class TensorRtContext:
-    """See :class:`~repoagent.engines.protocol.Context`."""
+    """One execution at a time, on one stream."""
 
     def __init__(self, context: trt.IExecutionContext, device: CudaDevice, log: TensorRtLog) -> None:
         self._opened: trt.IExecutionContext | None = context
@@ -178,23 +166,31 @@ class TensorRtContext:
             raise InternalError("the execution context is closed")
         return self._opened
 
-    def use_profile(self, index: int, stream: Stream) -> None:
+    def use_profile(self, index: int, stream: CudaStream) -> None:
+        """Choose the profile. All shapes must be set again."""
         self._device.use()
         self._log.clear()
         if not self._context.set_optimization_profile_async(index, stream.handle):
             raise InternalError(f"TensorRT cannot use profile {index}: {self._log.reason()}")
 
     def set_shape(self, name: str, shape: Shape) -> None:
+        """The shape of an input.
+
+        Raises:
+            InvalidArgumentError: the profile does not allow it.
+        """
         self._log.clear()
         if not self._context.set_input_shape(name, shape):
             raise InvalidArgumentError(f"input '{name}' cannot have shape {list(shape)}: {self._log.reason()}")
 
     def bind(self, name: str, address: int) -> None:
+        """Where an input or output lies: on the device, or on the host for a shape tensor."""
         self._log.clear()
         if not self._context.set_tensor_address(name, address):
             raise InternalError(f"TensorRT cannot find '{name}' at {address:#x}: {self._log.reason()}")
 
-    def grow(self, name: str, output: GrowingOutput) -> None:
+    def grow(self, name: str, output: Grown) -> None:
+        """Where an output lies whose shape only the run determines."""
         known = self._allocators.get(name)
         if known is not None:
             known.output = output
@@ -206,6 +202,10 @@ class TensorRtContext:
             raise InternalError(f"TensorRT takes no allocator for output '{name}': {self._log.reason()}")
 
     def shape_of(self, name: str) -> Shape:
+        """The shape that an output will have. A dimension that only the run determines is -1.
+
+        Shapes, and addresses of shape tensors, of all inputs must be set.
+        """
         self._log.clear()
         shape = self._context.get_tensor_shape(name)
         try:
@@ -214,10 +214,16 @@ class TensorRtContext:
             raise InternalError(f"TensorRT cannot infer the shape of '{name}': {self._log.reason()}") from error
 
     def max_bytes(self, name: str) -> int:
+        """An upper bound of the size of an output whose shape only the run determines; 0 if there is none."""
         size: int = self._context.get_max_output_size(name)
         return max(0, size)
 
-    def enqueue(self, stream: Stream) -> None:
+    def enqueue(self, stream: CudaStream) -> None:
+        """Enqueue one execution. Everything that was set may be set again at once for the next one.
+
+        Raises:
+            InternalError: the engine refused it.
+        """
         self._device.use()
         self._log.clear()
         done = self._context.execute_async_v3(stream.handle)
@@ -238,9 +244,9 @@ class TensorRtContext:
 
 
 class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
-    """Gives the memory of a :class:`GrowingOutput`. What it raises would be lost, so it keeps it."""
+    """Gives the memory of a :class:`~repoagent.engines.memory.Grown`. What that raises would be lost: it is kept."""
 
-    def __init__(self, output: GrowingOutput) -> None:
+    def __init__(self, output: Grown) -> None:
         trt.IOutputAllocator.__init__(self)
         self.output = output
         self._failure: Exception | None = None
@@ -265,111 +271,3 @@ class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
         """What could not be raised in a call of TensorRT's, once."""
         failure, self._failure = self._failure, None
         return failure
-
-
-_MOST_BYTES = 1 << 30
-
-
-def with_runtime_cache(
-    engine: trt.ICudaEngine, path: Path
-) -> tuple[Callable[[trt.ICudaEngine], trt.IExecutionContext | None], Callable[[], None]]:
-    """How contexts are made that use the cache in ``path``, and what writes it back.
-
-    A cache that cannot be read, or that was made by another version or on another GPU, is made again.
-    """
-    config = engine.create_runtime_config()
-    cache = config.create_runtime_cache()
-    kept = _read(path)
-    if kept and not cache.deserialize(kept):
-        logger.info("the runtime cache %s is of another version or GPU, and is made again", path)
-    if not config.set_runtime_cache(cache):
-        logger.warning("TensorRT for RTX takes no runtime cache: what it compiles is not kept")
-
-    def make(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
-        return engine.create_execution_context(config)
-
-    def write() -> None:
-        data = cache.serialize()
-        try:
-            if data is not None:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                replace_file(path, bytes(data), private=True)
-        except OSError as error:
-            logger.warning("the runtime cache %s cannot be written: %s", path, error)
-
-    return make, write
-
-
-def _read(path: Path) -> bytes:
-    """What was kept; nothing if that cannot be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        logger.warning("the runtime cache %s cannot be read: %s", path, error)
-        return b""
-    return data if len(data) <= _MOST_BYTES else b""
-
-
-class CudaPlatform:
-    """See :class:`~repoagent.engines.protocol.Platform`."""
-
-    def __init__(self, findings: Findings) -> None:
-        """``findings``: of the probe, which has found this machine usable: without a driver the next lines kill."""
-        assert findings.usable
-        self._gpus = {gpu.index: gpu for gpu in findings.gpus}
-        self.gpus = tuple(self._gpus)
-        self.title = f"{FLAVOUR.title} {trt.__version__} with {', '.join(gpu.name for gpu in findings.gpus)}"
-        self._devices = {index: CudaDevice(index) for index in self._gpus}
-        self._log = TensorRtLog()
-
-    def check_plan(self, plan: Any, device: int) -> None:
-        capability = self._gpu(device).capability
-        judge(PlanHeader.of(plan), flavour=FLAVOUR, version=str(trt.__version__), capabilities=[capability])
-
-    def device(self, index: int) -> CudaDevice:
-        self._gpu(index)
-        return self._devices[index]
-
-    def _gpu(self, index: int) -> Any:
-        gpu = self._gpus.get(index)
-        if gpu is None:
-            listed = ", ".join(map(str, self._gpus))
-            raise InvalidArgumentError(f"there is no GPU {index} here; there are {listed}")
-        return gpu
-
-    def open(self, plan: Any, options: EngineOptions) -> TensorRtEngine:
-        device = self.device(options.device)
-        device.use()
-        self._log.clear()
-        runtime = self._new_runtime(options.host_code_allowed)
-        engine = runtime.deserialize_cuda_engine(plan)
-        if engine is None:
-            raise InternalError(f"TensorRT cannot open the plan: {self._log.reason()}{_judgement(runtime, plan)}")
-        if FLAVOUR is Flavour.RTX and options.runtime_cache:
-            make, write = with_runtime_cache(engine, Path(options.runtime_cache))
-            return TensorRtEngine(engine, device, self._log, make, write)
-        return TensorRtEngine(engine, device, self._log)
-
-    def _new_runtime(self, host_code_allowed: bool) -> trt.Runtime:
-        """One per engine, which keeps it: nothing promises that several threads may use one at once."""
-        try:
-            runtime = trt.Runtime(self._log)
-        except Exception as error:  # "factory function returned nullptr" among them
-            raise InternalError(f"TensorRT cannot make a runtime: {self._log.reason()} ({error})") from error
-        if host_code_allowed:
-            runtime.engine_host_code_allowed = True
-        return runtime
-
-
-def _judgement(runtime: Any, plan: Any) -> str:
-    """What TensorRT for RTX has against a plan, by its header; TensorRT has no such call."""
-    head = bytes(memoryview(plan)[:HEADER_SIZE])
-    if FLAVOUR is not Flavour.RTX or len(head) < HEADER_SIZE:
-        return ""
-    kinds: Any = trt
-    _, bits = runtime.get_engine_validity(head)
-    named = [name for name, kind in kinds.EngineInvalidityDiagnostics.__members__.items() if int(bits) & int(kind)]
-    return f" ({', '.join(named)})" if named else ""

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 PACKAGE: Final = Path(__file__).parents[3] / "repoagent"
 ENGINE: Final = PACKAGE / "engines/cuda/engine.py"
-ONLY_RTX: Final = ("engines/cuda/engine.py",)
+ONLY_RTX: Final = ("engines/cuda/platform.py",)
 """Modules about what TensorRT for RTX alone has."""
 
 CONFIGURATION: Final = """

@@ -26,7 +26,7 @@ def platform_of() -> Callable[..., Any]:
         pytest.skip("the library that is installed ends a process without a driver")
     pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
     from repoagent.engines.bindings import FLAVOUR, trt
-    from repoagent.engines.cuda.engine import CudaPlatform
+    from repoagent.engines.cuda.platform import CudaPlatform
 
     def make(*capability: int) -> Any:
         gpu = Gpu(0, "claimed", (capability[0], capability[1]), 1 << 34)

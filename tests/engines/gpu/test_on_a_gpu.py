@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder import build as make_folder
 from repoagent_llm.converters.decoder import DecoderConverter
@@ -18,11 +19,10 @@ from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 
-from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.config import normalize, read_text
 from repoagent.engines.flavours import Flavour
-from repoagent.engines.protocol import EngineOptions, Platform
+from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.tensorrt import TensorRtBackend
@@ -41,7 +41,7 @@ CLOSE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def platform() -> Platform:
+def platform() -> Any:
     need_gpu()
     from repoagent.engines.cuda import find_platform
 
@@ -78,7 +78,7 @@ def build(model: bytes, *ranges: tuple[int, int], width: int = 4, values: Sequen
     return bytes(plan)
 
 
-def load(platform: Platform, content: bytes, text: str = "") -> Any:
+def load(platform: Any, content: bytes, text: str = "") -> Any:
     backend, files = TensorRtBackend(platform=platform), files_of(content)
     config = normalize(read_text('backend: "tensorrt" ' + text), model_name="m", gpus=None)
     backend.auto_complete(config, files, 1)
@@ -86,7 +86,7 @@ def load(platform: Platform, content: bytes, text: str = "") -> Any:
 
 
 @pytest.fixture
-def open_runner(platform: Platform) -> Iterator[Any]:
+def open_runner(platform: Any) -> Iterator[Any]:
     opened: list[Any] = []
 
     def make(content: bytes, text: str = "") -> TensorRtRunner:
@@ -164,7 +164,7 @@ def test_a_shape_tensor_is_read_on_the_host(open_runner: Any) -> None:
         _same(one.run(inputs, ()), theirs.run(inputs, ()))
 
 
-def test_two_instances_at_once(platform: Platform) -> None:
+def test_two_instances_at_once(platform: Any) -> None:
     model, theirs = load(platform, build(matmul(), (1, 8)), BATCHING), through_onnxruntime(matmul())
     runners = [model.create_instance(GPU) for _ in range(2)]
     wrong: list[Any] = []
@@ -186,7 +186,7 @@ def test_two_instances_at_once(platform: Platform) -> None:
     assert not wrong
 
 
-def test_every_gpu_of_the_machine(platform: Platform) -> None:
+def test_every_gpu_of_the_machine(platform: Any) -> None:
     if len(platform.gpus) < 2:
         pytest.skip("this machine has one GPU")
     listed = ", ".join(map(str, platform.gpus))
@@ -203,7 +203,7 @@ def test_every_gpu_of_the_machine(platform: Platform) -> None:
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
 def test_a_decoder_gives_the_tokens_of_onnxruntime(
-    platform: Platform, kind: str, precision: Precision, tmp_path: Path
+    platform: Any, kind: str, precision: Precision, tmp_path: Path
 ) -> None:
     """A cache of 65 tokens: rows of it begin where TensorRT takes no address."""
     if over_interfaces():
@@ -253,7 +253,7 @@ def greedy(runner: Any) -> list[list[int]]:
     return tokens
 
 
-def test_the_runtime_cache_is_written_and_read(platform: Platform, tmp_path: Path) -> None:
+def test_the_runtime_cache_is_written_and_read(platform: Any, tmp_path: Path) -> None:
     from repoagent.engines.bindings import FLAVOUR
 
     if FLAVOUR is not Flavour.RTX:
@@ -282,7 +282,7 @@ def test_onnx_runtimes_gpu_provider_gives_the_numbers_of_its_cpu(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut off", "flipped"])
-def test_damaged_plans_are_refused(platform: Platform, damage: str) -> None:
+def test_damaged_plans_are_refused(platform: Any, damage: str) -> None:
     plan = build(matmul(), (1, 8))
     content = {"garbage": b"garbage" * 20, "cut off": plan[:-9], "flipped": b"\xff" * 100 + plan[100:]}[damage]
 
@@ -294,7 +294,7 @@ def test_damaged_plans_are_refused(platform: Platform, damage: str) -> None:
         open_it()
 
 
-def test_memory_is_given_back(platform: Platform) -> None:
+def test_memory_is_given_back(platform: Any) -> None:
     from repoagent.engines.cuda.device import checked, runtime
 
     content = build(matmul(1024), (1, 8), width=1024)

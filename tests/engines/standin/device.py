@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from repoagent.engines.protocol import Bytes, Event, Graph, Stream
+from repoagent.engines.protocol import Bytes
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 
 __all__ = ["ALIGNMENT", "StandInDevice", "StandInStream", "view"]
@@ -67,8 +67,7 @@ class StandInStream:
                     self.failure = self.failure or error
                     raise
 
-    def wait_for(self, event: Event) -> None:
-        assert isinstance(event, StandInEvent)
+    def wait_for(self, event: "StandInEvent") -> None:
         self.enqueue(event.waiting())
 
     def synchronize(self) -> None:
@@ -97,8 +96,7 @@ class StandInEvent:
         self._stream: StandInStream | None = None
         self._place = 0
 
-    def record(self, stream: Stream) -> None:
-        assert isinstance(stream, StandInStream)
+    def record(self, stream: StandInStream) -> None:
         self._stream, self._place = stream, stream.length
 
     def waiting(self) -> Work:
@@ -120,8 +118,7 @@ class StandInGraph:
     def __init__(self, work: list[Work]) -> None:
         self._captured = work
 
-    def launch(self, stream: Stream) -> None:
-        assert isinstance(stream, StandInStream)
+    def launch(self, stream: StandInStream) -> None:
         for work in self._captured:
             stream.enqueue(work)
 
@@ -141,7 +138,7 @@ class StandInHostMemory:
 
 
 class StandInDevice:
-    """See :class:`~repoagent.engines.protocol.Device`. ``memory_bytes`` is all there is to allocate."""
+    """In the place of ``CudaDevice``. ``memory_bytes`` is all there is to allocate."""
 
     def __init__(self, index: int = 0, memory_bytes: int = 1 << 40) -> None:
         self.index = index
@@ -202,18 +199,16 @@ class StandInDevice:
     def new_event(self) -> StandInEvent:
         return StandInEvent()
 
-    def copy_in(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_in(self, target: int, source: int, size: int, stream: StandInStream) -> None:
         self._move(target, source, size, stream, (target,))
 
-    def copy_out(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_out(self, target: int, source: int, size: int, stream: StandInStream) -> None:
         self._move(target, source, size, stream, (source,))
 
-    def copy_within(self, target: int, source: int, size: int, stream: Stream) -> None:
+    def copy_within(self, target: int, source: int, size: int, stream: StandInStream) -> None:
         self._move(target, source, size, stream, (target, source))
 
-    def _move(self, target: int, source: int, size: int, stream: Stream, checked: tuple[int, ...]) -> None:
-        assert isinstance(stream, StandInStream)
-
+    def _move(self, target: int, source: int, size: int, stream: StandInStream, checked: tuple[int, ...]) -> None:
         def work() -> None:
             for address in checked:
                 self.check(address, size)
@@ -221,21 +216,17 @@ class StandInDevice:
 
         stream.enqueue(work)
 
-    def zero(self, target: int, size: int, stream: Stream) -> None:
-        assert isinstance(stream, StandInStream)
-
+    def zero(self, target: int, size: int, stream: StandInStream) -> None:
         def work() -> None:
             self.check(target, size)
             ctypes.memset(target, 0, size)
 
         stream.enqueue(work)
 
-    def begin_capture(self, stream: Stream) -> None:
-        assert isinstance(stream, StandInStream)
+    def begin_capture(self, stream: StandInStream) -> None:
         stream.begin_capture()
 
-    def end_capture(self, stream: Stream) -> Graph:
-        assert isinstance(stream, StandInStream)
+    def end_capture(self, stream: StandInStream) -> StandInGraph:
         return StandInGraph(stream.end_capture())
 
     def close(self) -> None:

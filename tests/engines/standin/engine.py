@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.engines.protocol import ElementType, EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
+from repoagent.engines.memory import Grown
+from repoagent.engines.protocol import ElementType, EngineOptions, Profile, Shape, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 from tests.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
 from tests.engines.standin.plan import StandInPlan
@@ -36,7 +37,7 @@ Binding = tuple[Any, dict[str, tuple[int, int]]]
 
 
 class StandInEngine:
-    """See :class:`~repoagent.engines.protocol.Engine`."""
+    """In the place of ``TensorRtEngine``."""
 
     memory_needed = 0
 
@@ -77,7 +78,7 @@ def _spec(node: Any, is_input: bool, plan: StandInPlan) -> TensorSpec:
 
 
 class StandInContext:
-    """See :class:`~repoagent.engines.protocol.Context`."""
+    """In the place of ``TensorRtContext``."""
 
     def __init__(self, engine: StandInEngine) -> None:
         self._engine = engine
@@ -87,13 +88,13 @@ class StandInContext:
         self._profile = engine.profiles[0]
         self._shapes: dict[str, Shape] = {spec.name: spec.shape for spec in self._inputs}
         self._addresses: dict[str, int] = {}
-        self._growing: dict[str, GrowingOutput] = {}
+        self._growing: dict[str, Grown] = {}
         self._kept: OrderedDict[Any, Binding] = OrderedDict()
         self._plain = not any(spec.on_host for spec in engine.tensors)
         self._settled: Any = None
         """The profile and shapes of the last run: what a change of them leaves to do cannot be captured."""
 
-    def use_profile(self, index: int, stream: Stream) -> None:
+    def use_profile(self, index: int, stream: StandInStream) -> None:
         self._profile = self._engine.profiles[index]
         self._shapes = {spec.name: spec.shape for spec in self._inputs}
 
@@ -114,7 +115,7 @@ class StandInContext:
             raise InternalError(f"'{name}' cannot lie at {address:#x}, which is not a multiple of {ALIGNMENT}")
         self._addresses[name] = address
 
-    def grow(self, name: str, output: GrowingOutput) -> None:
+    def grow(self, name: str, output: Any) -> None:
         self._growing[name] = output
 
     def shape_of(self, name: str) -> Shape:
@@ -131,8 +132,7 @@ class StandInContext:
     def max_bytes(self, name: str) -> int:
         return 0
 
-    def enqueue(self, stream: Stream) -> None:
-        assert isinstance(stream, StandInStream)
+    def enqueue(self, stream: StandInStream) -> None:
         if any(-1 in shape for shape in self._shapes.values()):
             open_ones = [name for name, shape in self._shapes.items() if -1 in shape]
             raise InternalError(f"the shapes of {', '.join(open_ones)} were not set")
@@ -219,9 +219,7 @@ def _type(spec: TensorSpec) -> Any:
     return kind.type
 
 
-def _hand_over(
-    values: Mapping[str, Any], growing: Mapping[str, GrowingOutput], specs: Mapping[str, TensorSpec]
-) -> None:
+def _hand_over(values: Mapping[str, Any], growing: Mapping[str, Grown], specs: Mapping[str, TensorSpec]) -> None:
     for name, output in growing.items():
         array = np.ascontiguousarray(values[name].numpy())
         address = output.reallocate(max(1, array.nbytes))

@@ -13,7 +13,7 @@ __all__ = ["StandInPlatform"]
 
 
 class StandInPlatform:
-    """See :class:`~repoagent.engines.protocol.Platform`. It has as many devices as are asked for."""
+    """In the place of ``CudaPlatform``. It has as many devices as are asked for."""
 
     title = "the stand-in over ONNX Runtime"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from repoagent.engines import cuda
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, PlanDescription, check_digest
 from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import Engine, EngineOptions, Platform
+from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
@@ -31,6 +31,8 @@ from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.engines.cuda.engine import TensorRtEngine
+    from repoagent.engines.cuda.platform import CudaPlatform
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ logger = logging.getLogger(__name__)
 class TensorRtModel(BackendModel):
     """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
 
-    def __init__(self, config: "ModelConfig", platform: Platform, open_on: Callable[[int], Engine]) -> None:
+    def __init__(
+        self, config: "ModelConfig", platform: "CudaPlatform", open_on: Callable[[int], "TensorRtEngine"]
+    ) -> None:
         """``open_on`` opens the plan on a device that no instance was on when the model was loaded."""
         self._platform = platform
         self._open_on = open_on
@@ -47,15 +51,15 @@ class TensorRtModel(BackendModel):
         # Only a batcher has a next batch while one is computed; a direct caller waits for its own.
         self._depth = 2 if config.HasField("dynamic_batching") and config.max_batch_size else 1
         self._max_rows = config.max_batch_size
-        self._engines: dict[int, Engine] = {}
+        self._engines: dict[int, TensorRtEngine] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def add(self, device: int, engine: Engine) -> None:
+    def add(self, device: int, engine: "TensorRtEngine") -> None:
         """The plan is open on ``device``."""
         self._engines[device] = engine
 
-    def engine(self, device: int) -> Engine:
+    def engine(self, device: int) -> "TensorRtEngine":
         """The engine on ``device``; opened if need be, which reads the plan again.
 
         Raises:
@@ -142,7 +146,7 @@ class TensorRtBackend:
     default_model_filename: ClassVar[str] = "model.plan"
     keeps_files_open: ClassVar[bool] = False
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, platform: Platform | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, *, platform: "CudaPlatform | None" = None) -> None:
         """``platform``: where plans run; found out when the first model needs it if not given."""
         warn_of_unknown("tensorrt", settings or {}, _SETTINGS)
         self._settings = Settings.of(settings or {})
@@ -185,7 +189,7 @@ class TensorRtBackend:
                     f"instance '{spec.name}' has kind {spec.kind}, and a TensorRT plan runs on a GPU: use KIND_GPU"
                 )
 
-        def open_on(device: int) -> Engine:
+        def open_on(device: int) -> "TensorRtEngine":
             return self._open(platform, config, self._read(config, files, version), device)
 
         model = TensorRtModel(config, platform, open_on)
@@ -199,7 +203,7 @@ class TensorRtBackend:
             raise
         return model
 
-    def _found(self) -> Platform:
+    def _found(self) -> "CudaPlatform":
         with self._lock:
             if self._platform is None:
                 self._platform = cuda.find_platform()
@@ -237,7 +241,7 @@ class TensorRtBackend:
             check_digest(plan, path.rpartition("/")[2], _statement(files, path))
         return plan
 
-    def _open(self, platform: Platform, config: "ModelConfig", plan: bytes, device: int) -> Engine:
+    def _open(self, platform: "CudaPlatform", config: "ModelConfig", plan: bytes, device: int) -> "TensorRtEngine":
         try:
             platform.check_plan(plan, device)
         except (InvalidArgumentError, UnsupportedError) as error:
@@ -272,7 +276,7 @@ def _tensors(config: "ModelConfig") -> list[Any]:
     return [*config.input, *config.output]
 
 
-def _validate(config: "ModelConfig", engine: Engine) -> None:
+def _validate(config: "ModelConfig", engine: "TensorRtEngine") -> None:
     check_shape_tensors(config, engine)
     validate(config, signature_of(engine, batching=config.max_batch_size > 0))
     for group in config.instance_group:

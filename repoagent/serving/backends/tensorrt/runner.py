@@ -4,17 +4,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import Device, Engine, Shape, ShapeRange
+from repoagent.engines.protocol import Shape, ShapeRange
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
 from repoagent.serving.backends.tensorrt.slot import GraphRule, Layout, Slot
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
+
+if TYPE_CHECKING:
+    from repoagent.engines.cuda.device import CudaDevice
+    from repoagent.engines.cuda.engine import TensorRtEngine
 
 _ONCE: Final = 1
 """Runs of a layout that are not worth a graph."""
@@ -38,8 +42,8 @@ class TensorRtRunner(BatchRunner):
 
     def __init__(
         self,
-        engine: Engine,
-        device: Device,
+        engine: "TensorRtEngine",
+        device: "CudaDevice",
         profiles: Profiles,
         outputs: Sequence[str],
         *,
@@ -80,7 +84,7 @@ class TensorRtRunner(BatchRunner):
             self.close()
             raise
 
-    def _reserve(self, engine: Engine, max_rows: int) -> None:
+    def _reserve(self, engine: "TensorRtEngine", max_rows: int) -> None:
         """Have memory for the largest run of each profile: what does not fit is refused when the model is loaded."""
         if self._has_shape_tensors:
             return  # What they make of the other shapes only their values show.

@@ -9,12 +9,14 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.engines.memory import Grown, Pair
-from repoagent.engines.protocol import Context, Device, Engine, Event, Graph, Shape, Stream, TensorSpec
+from repoagent.engines.protocol import Shape, TensorSpec
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.tensor import Array
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.engines.cuda.device import CudaDevice, CudaEvent, CudaGraph, CudaStream
+    from repoagent.engines.cuda.engine import TensorRtContext, TensorRtEngine
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class GraphRule:
             all(shapes.get(name) == shape for name, shape in wanted.items()) for wanted in self._wanted
         )
 
-    def capture(self, device: Device, stream: Stream, context: Context) -> Graph | None:
+    def capture(self, device: "CudaDevice", stream: "CudaStream", context: "TensorRtContext") -> "CudaGraph | None":
         """What ``context`` has just done, as a graph; None if it cannot be captured, which is logged once.
 
         Only behind a run of the same shapes: the first run after they have changed does more than later ones.
@@ -126,22 +128,22 @@ class Layout:
     """Whether a run is the same work on the device each time. Outputs of the host are made while it is enqueued, and
     memory for outputs of unknown shapes is asked for meanwhile: of both a graph has nothing."""
     runs: int = 0
-    graph: Graph | None = None
+    graph: "CudaGraph | None" = None
 
 
 class Slot:
     """The buffers of one run. An instance has as many as runs may be on their way at once."""
 
-    def __init__(self, engine: Engine, device: Device) -> None:
+    def __init__(self, engine: "TensorRtEngine", device: "CudaDevice") -> None:
         self._device = device
         self._inputs = [spec for spec in engine.tensors if spec.is_input]
         self._outputs = [spec for spec in engine.tensors if not spec.is_input]
         self.grown: dict[str, Grown] = {}
         self._layouts: OrderedDict[Any, Layout] = OrderedDict()
         with ExitStack() as undo:
-            self.done: Event = undo.enter_context(closing(device.new_event()))
-            self.copied: Event = undo.enter_context(closing(device.new_event()))
-            self.ended: Event = undo.enter_context(closing(device.new_event()))
+            self.done: CudaEvent = undo.enter_context(closing(device.new_event()))
+            self.copied: CudaEvent = undo.enter_context(closing(device.new_event()))
+            self.ended: CudaEvent = undo.enter_context(closing(device.new_event()))
             self._pairs = {
                 spec.name: undo.enter_context(closing(Pair(device, on_device=not spec.on_host)))
                 for spec in engine.tensors
@@ -170,7 +172,7 @@ class Slot:
         """What was laid out for ``key``."""
         return self._layouts.get(key)
 
-    def lay_out(self, key: Any, profile: int, shapes: Mapping[str, Shape], context: Context) -> Layout:
+    def lay_out(self, key: Any, profile: int, shapes: Mapping[str, Shape], context: "TensorRtContext") -> Layout:
         """Make room for a run of these shapes, which ``context`` was given, and remember it under ``key``.
 
         Raises:

@@ -405,7 +405,7 @@ def test_an_instance_for_which_there_is_not_enough_of_something_keeps_nothing(
     content = plan(reshape(), rows(1, 8, x=(4,)), on_host=on_host) if on_host else plan(matmul(), rows(1, 8, x=(4,)))
     _, model = load(content, "", platform)
     engine = model.engine(0)
-    things = _Scarce(platform.device(0), engine)
+    things: Any = _Scarce(platform.device(0), engine)
     make = partial(TensorRtRunner, things, things, Profiles(engine), ("y",), depth=depth)
     make().close()
     assert things.made > 3 * depth
