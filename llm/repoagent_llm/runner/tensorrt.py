@@ -17,8 +17,7 @@ from repoagent.beneath import open_beneath
 from repoagent.engines.cuda import find_platform
 from repoagent.engines.memory import Pair
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, check_digest
-from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import ElementType, EngineOptions, Shape, TensorSpec
+from repoagent.engines.protocol import ElementType, EngineOptions, Profiles, Shape, TensorSpec
 from repoagent.errors import RepoAgentError
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec, check_form
 from repoagent_llm.runner.device_slab import DeviceSlab

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples.executor.synthetic import synthetic_checkpoint
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder import build as make_folder
 from repoagent_llm.converters.decoder import DecoderConverter
@@ -19,6 +18,7 @@ from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 
+from examples.executor.synthetic import synthetic_checkpoint
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.config import normalize, read_text
 from repoagent.engines.flavours import Flavour

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.engines import cuda
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, PlanDescription, check_digest
-from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import EngineOptions
+from repoagent.engines.protocol import EngineOptions, Profiles
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate

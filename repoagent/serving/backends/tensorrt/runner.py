@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import Shape, ShapeRange
+from repoagent.engines.protocol import Profiles, Shape, ShapeRange
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
 from repoagent.serving.backends.tensorrt.slot import GraphRule, Layout, Slot

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import ElementType, Profile, ShapeRange, TensorSpec
+from repoagent.engines.protocol import ElementType, Profile, Profiles, ShapeRange, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.backends.tensorrt.signature import signature_of
