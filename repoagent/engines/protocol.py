@@ -1,4 +1,4 @@
-"""Values of an engine's interface: the types of elements, tensors, shapes and profiles, and how a plan is opened.
+"""Values of an engine's interface: types of elements, tensors, shapes, profiles and the choice among them, options.
 
 Memory is an address, on the device or on the host. Work is enqueued on a stream and done in the order of that stream;
 events order streams among each other, and let the host wait. :mod:`repoagent.engines.cuda` does that with CUDA and
@@ -9,15 +9,12 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from repoagent.engines.cuda.engine import TensorRtEngine
 
 
 class ElementType(enum.Enum):
@@ -126,22 +123,22 @@ _MOST_DIGITS: Final = 9
 class Profiles:
     """The profiles of an engine that one instance uses, the tightest first."""
 
-    def __init__(self, engine: "TensorRtEngine", names: Sequence[str] = ()) -> None:
+    def __init__(self, profiles: Sequence[Profile], names: Sequence[str] = ()) -> None:
         """``names``: ``instance_group.profile``; empty for all.
 
         Raises:
             InvalidArgumentError: the engine has no such profile.
         """
-        count = len(engine.profiles)
+        count = len(profiles)
         for name in names:
             if len(name) > _MOST_DIGITS or int(name) >= count:
                 raise InvalidArgumentError(
                     f"instance_group names profile {name[:20]}, and the plan has {count}: 0 to {count - 1}"
                 )
         self.indices = sorted(
-            {int(name) for name in names} or range(count), key=lambda index: (_volume(engine.profiles[index]), index)
+            {int(name) for name in names} or range(count), key=lambda index: (_volume(profiles[index]), index)
         )
-        self._engine = engine
+        self._all = profiles
 
     def choose(self, shapes: Mapping[str, Shape], values: Mapping[str, Sequence[int]]) -> int:
         """The tightest profile that allows these shapes of inputs, and these values of shape tensors.
@@ -150,13 +147,13 @@ class Profiles:
             InvalidArgumentError: none does; the message lists what each one allows.
         """
         for index in self.indices:
-            if _allows(self._engine.profiles[index], shapes, values):
+            if _allows(self._all[index], shapes, values):
                 return index
         given = ", ".join(f"'{name}' {list(one)}" for name, one in {**shapes, **values}.items())
         raise InvalidArgumentError(f"no profile of the plan allows the inputs {given}; {self._listed()}")
 
     def _listed(self) -> str:
-        return "; ".join(f"profile {index} allows {_text(self._engine.profiles[index])}" for index in self.indices)
+        return "; ".join(f"profile {index} allows {_text(self._all[index])}" for index in self.indices)
 
 
 def _allows(profile: Profile, shapes: Mapping[str, Shape], values: Mapping[str, Sequence[int]]) -> bool:

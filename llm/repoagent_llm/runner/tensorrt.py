@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from repoagent.beneath import open_beneath
 from repoagent.engines.cuda import find_platform
-from repoagent.engines.memory import Pair
+from repoagent.engines.cuda.memory import Pair
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.engines.protocol import ElementType, EngineOptions, Profiles, Shape, TensorSpec
 from repoagent.errors import RepoAgentError
@@ -75,7 +75,7 @@ class TensorRtRunner:
             self._stream = self._device.new_stream()
             opened.callback(self._stream.close)
             self._tensors = _checked_tensors(spec, self._engine)
-            self._profiles = Profiles(self._engine)
+            self._profiles = Profiles(self._engine.profiles)
             self._profile = -1
             self._limits = _Limits.of(self._engine)
             self._info = self._describe(options)

@@ -10,7 +10,7 @@ from typing import Final
 
 from repoagent.engines.bindings import trt
 from repoagent.engines.cuda.device import CudaDevice, CudaStream
-from repoagent.engines.memory import Grown
+from repoagent.engines.cuda.memory import Grown
 from repoagent.engines.protocol import ElementType, Profile, Shape, ShapeRange, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.public_text import printable
@@ -244,7 +244,7 @@ class TensorRtContext:
 
 
 class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
-    """Gives the memory of a :class:`~repoagent.engines.memory.Grown`. What that raises would be lost: it is kept."""
+    """Gives the memory of a :class:`Grown`. What that raises would be lost: it is kept."""
 
     def __init__(self, output: Grown) -> None:
         trt.IOutputAllocator.__init__(self)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.engines.memory import Grown
+from repoagent.engines.cuda.memory import Grown
 from repoagent.engines.protocol import ElementType, EngineOptions, Profile, Shape, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 from tests.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view

@@ -86,7 +86,7 @@ class TensorRtModel(BackendModel):
         return TensorRtRunner(
             engine,
             self._platform.device(spec.device_id),
-            Profiles(engine, spec.profiles),
+            Profiles(engine.profiles, spec.profiles),
             self._outputs,
             depth=self._depth,
             graphs=self._graphs,
@@ -279,4 +279,4 @@ def _validate(config: "ModelConfig", engine: "TensorRtEngine") -> None:
     check_shape_tensors(config, engine)
     validate(config, signature_of(engine, batching=config.max_batch_size > 0))
     for group in config.instance_group:
-        check_batch_size(config, engine, Profiles(engine, group.profile).indices)
+        check_batch_size(config, engine, Profiles(engine.profiles, group.profile).indices)

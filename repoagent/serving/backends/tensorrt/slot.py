@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.engines.memory import Grown, Pair
+from repoagent.engines.cuda.memory import Grown, Pair
 from repoagent.engines.protocol import Shape, TensorSpec
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.tensor import Array

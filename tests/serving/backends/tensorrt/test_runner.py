@@ -405,7 +405,7 @@ def test_an_instance_for_which_there_is_not_enough_of_something_keeps_nothing(
     _, model = load(content, "", platform)
     engine = model.engine(0)
     things: Any = _Scarce(platform.device(0), engine)
-    make = partial(TensorRtRunner, things, things, Profiles(engine), ("y",), depth=depth)
+    make = partial(TensorRtRunner, things, things, Profiles(engine.profiles), ("y",), depth=depth)
     make().close()
     assert things.made > 3 * depth
     for number in range(1, things.made + 1):
