@@ -41,6 +41,8 @@ class Attestation:
 
     document: bytes
     digest: str
+    in_answers: bool = False
+    """Whether answers to requests name the digest; the server sets it."""
 
 
 class Attestor(Protocol):

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
@@ -40,6 +40,8 @@ class AttestSettings:
     plaintext: bool = False
     """Whether receipts have digests of the plaintext of confidential models: they show who holds a file."""
     verifier: str = "urn:repoagent:server"
+    in_answers: bool = False
+    """Whether answers to requests name the receipt of what answered."""
 
 
 class _Finds(Protocol):
@@ -72,7 +74,7 @@ class Attesting:
             UnavailableError: it cannot be made.
         """
         try:
-            return self.attestor.attest(load)
+            return replace(self.attestor.attest(load), in_answers=self.settings.in_answers)
         except Exception as error:  # whatever a plug-in raises, the load goes on to its end
             known = str(error) if isinstance(error, RepoAgentError) else type(error).__name__
             reason = error.strerror if isinstance(error, OSError) else known

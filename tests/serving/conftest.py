@@ -222,6 +222,8 @@ class FakeChain:
     def _note(self, action: str) -> None:
         self._loader.trace.append(f"{self.name}{self._number} {action}")
 
+    attestation = None
+
     def attest(self, versions: Sequence[int] = ()) -> None:
         pass
 

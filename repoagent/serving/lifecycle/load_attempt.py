@@ -294,3 +294,6 @@ def _attest(chain: "LoadedChain", built: Built) -> None:
     except Exception:
         built.discard()
         raise
+    if (receipt := chain.attestation) is not None:
+        for served in built.versions.values():
+            served.show_receipt(f"sha256:{receipt.digest}", in_answers=receipt.in_answers)

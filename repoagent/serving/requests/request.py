@@ -27,11 +27,13 @@ NO_LABELS: Final[Labels] = {}
 
 @dataclass(frozen=True, slots=True)
 class OutputClasses:
-    """How the values of a version's outputs become classes."""
+    """How the values of a version's outputs become classes, and the receipt of the load that made it."""
 
     batching: bool
     """The first dimension of every output is that of the batch."""
     labels: Labels = field(default_factory=dict)
+    receipt: str = ""
+    """Its digest, ``sha256:...``; empty if there is none."""
 
     def label(self, output: str, index: int) -> bytes:
         """The label of class ``index`` of ``output``; empty if it has none."""
@@ -102,6 +104,8 @@ class InferResponse:
     error: RepoAgentError | None = None
     output_start_ns: int = 0
     """When the model began to make its outputs of what it had computed (``time.monotonic_ns``), if it reports that."""
+    receipt: str = ""
+    """The digest of the receipt of the version that answers, if answers are to name it."""
 
 
 class ResponseSender(Protocol):

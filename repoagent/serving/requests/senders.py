@@ -105,6 +105,21 @@ class TracingSender(LayerSender):
         super().send(response, final)
 
 
+class ReceiptSender(LayerSender):
+    """Names the receipt of the version that answers."""
+
+    __slots__ = ("_receipt",)
+
+    def __init__(self, request: InferRequest, receipt: str) -> None:
+        super().__init__(request)
+        self._receipt = receipt
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            response.receipt = self._receipt
+        super().send(response, final)
+
+
 class CollectingSender:
     """Keeps the single answer of a request for a caller that waits."""
 

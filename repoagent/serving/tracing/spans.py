@@ -125,6 +125,8 @@ class SpanTrace:
             span.set_attribute("triton.request_id", writable(request.asked.id))
         if request.call_id:
             span.set_attribute("x_request_id", writable(request.call_id))
+        if request.classes is not None and request.classes.receipt:
+            span.set_attribute("repoagent.attestation", request.classes.receipt)
         self._pen.note(span, "REQUEST_START", now_ns)
         self._pen.note(span, "QUEUE_START", now_ns)
         self._span = span

@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from repoagent.serving.requests.request import (
     RequestTrace,
 )
 from repoagent.serving.requests.request_checker import RequestChecker
-from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
+from repoagent.serving.requests.senders import ReceiptSender, TracingSender, TrackedSender, answer_error
 from repoagent.serving.requests.tensor import model_metadata
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
@@ -125,6 +125,7 @@ class ServedModel:
         """Given to every request that this version takes."""
         self.share: Share | None = None
         """What it was made of, if that is known: a reload keeps it while that is the same."""
+        self._named_receipt = ""
         self._instances = instances
         self._backend_model = backend_model
         self._scheduler = scheduler
@@ -138,6 +139,11 @@ class ServedModel:
         self._infer = scheduler.infer
         self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
         """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`Scheduler.executes_here`."""
+
+    def show_receipt(self, receipt: str, *, in_answers: bool) -> None:
+        """Traces of requests name the digest ``receipt``, and answers, if they shall. Before the version serves."""
+        self.classes = replace(self.classes, receipt=receipt)
+        self._named_receipt = receipt if in_answers else ""
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -197,9 +203,11 @@ class ServedModel:
         if not self._enter():
             raise RetiredError(self.name)
         try:
-            if request.trace is not None:
-                return self._infer_traced(request, request.trace)
-            return self._infer(request)
+            trace = request.trace
+            response = self._infer(request) if trace is None else self._infer_traced(request, trace)
+            if self._named_receipt:
+                response.receipt = self._named_receipt
+            return response
         finally:
             self._leave()
 
@@ -252,6 +260,8 @@ class ServedModel:
             request.times = None
             request.trace.begin(request, self.version, request.arrival_ns)
             TracingSender(request, request.trace)
+        if self._named_receipt:
+            ReceiptSender(request, self._named_receipt)
         TrackedSender(request, self._leave)
         self._scheduler.submit(request)
 

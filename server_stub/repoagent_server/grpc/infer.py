@@ -124,6 +124,8 @@ class InferCalls:
             running.served(response)
         if response.error is not None:
             return response.error
+        if response.receipt:
+            context.name_receipt(response.receipt)
         return await self.written(response, decoded)
 
     def read(self, message: bytes, caller: Caller | None = None) -> Decoded:

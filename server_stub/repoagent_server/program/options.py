@@ -231,7 +231,7 @@ class ServeOptions:
         if self.audit.file is None and self.audit != AuditOptions(sync=self.audit.sync):
             raise click.UsageError("--audit-required, --audit-rotate-bytes and --audit-key need --audit-log")
         if self.attest.key is None and self.attest != AttestOptions():
-            raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
+            raise click.UsageError("--attest-directory, -required, -plaintext, -id and -header need --attest-key")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
         if self.processes > 1:

@@ -52,6 +52,9 @@ class AttestOptions:
         False, "Allow receipts to have digests of the plaintext of encrypted models.", "--attest-plaintext"
     )
     verifier: str = setting("urn:repoagent:server", "The server's name in receipts.", "--attest-id", metavar="URI")
+    header: bool = setting(
+        False, "Send the header repoagent-attestation, the digest of the receipt, with answers.", "--attest-header"
+    )
 
     @property
     def settings(self) -> AttestSettings | None:
@@ -64,4 +67,5 @@ class AttestOptions:
             required=self.required,
             plaintext=self.plaintext,
             verifier=self.verifier,
+            in_answers=self.header,
         )

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 NAME: Final = "x-request-id"
+RECEIPT: Final = b"repoagent-attestation"
+"""The header of an answer that names the receipt of what answered."""
 _VALID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 

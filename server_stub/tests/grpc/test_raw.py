@@ -3,6 +3,7 @@
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -11,6 +12,9 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.service import METHODS, SERVICE
 from tritonclient.grpc import service_pb2 as theirs
 from tritonclient.grpc import service_pb2_grpc
+
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 
 @pytest.fixture
@@ -167,3 +171,19 @@ def test_requests_of_a_stream_stay_in_their_order_whatever_their_size(channel: g
     answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(asked), timeout=60)
     ids = [answer.infer_response.id for answer in answers]
     assert [one.asked.id for one in core.requests] == ids == [str(number) for number in range(len(sizes))]
+
+
+@pytest.mark.parametrize("values", [1, 200_000])
+@pytest.mark.parametrize("receipt", ["sha256:0a", ""])
+def test_an_answer_names_the_receipt_of_what_answered(
+    values: int, receipt: str, channel: grpc.Channel, core: Any
+) -> None:
+    """As initial metadata, beside the call's own name; a large call is another road."""
+    outputs = {"OUTPUT0": Tensor.of(np.zeros(values, np.float32))}
+    core.responses = [(InferResponse("any", "1", "", outputs, receipt=receipt), True)]
+    asked = request(inputs=[entry("FP32", [values], fp32_contents=[1.0] * values)])
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    for _ in range(2):  # requests with the same headers share them
+        _, call = stub.ModelInfer.with_call(asked, metadata=[("x-request-id", "r-1")])
+        found = {name: value for name, value in call.initial_metadata() if name != "accept-encoding"}
+        assert found == {"x-request-id": "r-1"} | ({"repoagent-attestation": receipt} if receipt else {})

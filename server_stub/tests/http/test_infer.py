@@ -173,3 +173,10 @@ async def test_one_that_is_wrong_does_not_touch_the_others(
     await asyncio.sleep(0)
     statuses = [exchange.response.status for exchange in exchanges if exchange.response]
     assert statuses == [200, 500, 500, 200]
+
+
+def test_an_answer_names_the_receipt_of_what_answered(core: Any, client: httpx.Client) -> None:
+    core.responses = [(_answer(receipt="sha256:0a"), True)]
+    assert client.post(_PATH, content=_BODY).headers["repoagent-attestation"] == "sha256:0a"
+    core.responses = [(_answer(), True)]
+    assert "repoagent-attestation" not in client.post(_PATH, content=_BODY).headers

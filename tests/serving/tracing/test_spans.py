@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse, OutputClasses
 from repoagent.serving.tracing.spans import SpanTraces
 from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
@@ -120,6 +120,17 @@ def test_a_request_is_three_spans_with_tritons_names_attributes_and_events(
     times += [event.time_unix_nano for event in compute.events]
     times += [compute.end_time_unix_nano, model.end_time_unix_nano, root.end_time_unix_nano]
     assert times == sorted(times)
+
+
+def test_a_span_names_the_receipt_of_what_answers(collector: Collector, request_of: RequestMaker) -> None:
+    tracer = SpanTraces(SpanSettings(url=collector.url))
+    trace = tracer.trace(lambda: 1, None, held=False)
+    request = request_of("m")
+    request.classes = OutputClasses(batching=False, receipt="sha256:0a")
+    trace.begin(request, 1, time.monotonic_ns())
+    trace.end(request, time.monotonic_ns())
+    tracer.close()
+    assert attributes(collector.spans()["m"])["repoagent.attestation"] == "sha256:0a"
 
 
 def test_texts_that_are_not_unicode_reach_the_collector_escaped(collector: Collector, request_of: RequestMaker) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.frames import U32
+from repoagent_server.grpc.http2.head import literal
 from repoagent_server.grpc.http2.messages import PREFIX_BYTES, MessageFault
 from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
 from repoagent_server.grpc.http2.stream import Stream
@@ -13,6 +14,7 @@ from repoagent_server.grpc.infer import OneAnswer, status_of
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import details
 from repoagent_server.handlers.running_request import RunningRequest
+from repoagent_server.shared.request_id import RECEIPT
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -71,6 +73,8 @@ class QuickCall(OneAnswer):
             return
         calls, decoded = self._dispatcher.calls, self._decoded
         assert decoded is not None
+        if response.receipt:
+            self._stream.fields += literal(RECEIPT, response.receipt.encode())
         if calls.is_large(response):
             self._dispatcher.spawn(self._send_large(response, decoded))
             return

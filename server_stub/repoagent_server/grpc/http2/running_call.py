@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.head import literal
 from repoagent_server.grpc.http2.messages import (
     HELD,
     INTERNAL,
@@ -24,6 +25,7 @@ from repoagent_server.grpc.http2.messages import (
 )
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.wire import LONG_MESSAGE
+from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.reserve import WORTH_COUNTING, Memory
 
 if TYPE_CHECKING:
@@ -134,6 +136,9 @@ class RunningCall:
 
     def finish(self, status: int, text: str) -> None:
         self._connection.sender.finish(self._stream, status, text)
+
+    def name_receipt(self, receipt: str) -> None:
+        self._stream.fields += literal(RECEIPT, receipt.encode())
 
     def hand_to(self, taker: Callable[[bytes], bool]) -> None:
         self._taker = taker
@@ -339,6 +344,10 @@ class Context:
         """
         self._call.finish(code.value[0], details)
         raise Aborted
+
+    def name_receipt(self, receipt: str) -> None:
+        """The answer names the receipt of what answered. Before its first message."""
+        self._call.name_receipt(receipt)
 
     async def write(self, message: Any) -> None:
         """Send a message; returns when the client has room for another one."""

@@ -104,7 +104,7 @@ class Sender:
             and stream.ended
             and self.writable
             and not stream.begun
-            and not stream.head.repeated
+            and not stream.fields
         ):
             number = stream.id
             del self.streams[number]
@@ -124,7 +124,7 @@ class Sender:
         """Send the headers of the answer, once. ``encoding``: how its compressed messages are."""
         if not stream.begun:
             stream.begun = True
-            block = _BEGIN + stream.head.repeated
+            block = _BEGIN + stream.fields
             if encoding:
                 block += literal(b"grpc-encoding", encoding)
             self.out.append(frame(HEADERS, END_HEADERS, stream.id, block))
@@ -189,7 +189,7 @@ class Sender:
         if self.streams.get(stream.id) is not stream:
             return
         block = status_fields(status, text) + more
-        self._end(stream, block if stream.begun else _BEGIN + stream.head.repeated + block)
+        self._end(stream, block if stream.begun else _BEGIN + stream.fields + block)
 
     def refuse(self, stream: Stream, status: bytes) -> None:
         """End what is no call with a status of HTTP."""

@@ -27,8 +27,8 @@ class Stream:
     """Belongs to its connection. The call that it leads to is let go with its answer, or each would be a cycle."""
 
     __slots__ = (
-        "begun", "call", "ended", "got", "head", "id", "plain", "queue", "received", "sent", "tail", "waiting",
-        "window",
+        "begun", "call", "ended", "fields", "got", "head", "id", "plain", "queue", "received", "sent", "tail",
+        "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, head: RequestHead, window: int) -> None:
@@ -42,6 +42,8 @@ class Stream:
         """The client has sent all."""
         self.begun = False
         """The headers of the answer are out."""
+        self.fields = head.repeated
+        """Of the answer, encoded, beside those that every answer has."""
         self.received = 0
         """Bytes that have not been given back to the client's window."""
         self.got = 0
