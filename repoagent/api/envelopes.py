@@ -27,6 +27,9 @@ _HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
     "secp384r1": hashes.SHA384(),
     "secp521r1": hashes.SHA512(),
 }
+MOST_VALUES: Final = 10_000
+"""Of an envelope that no one vouched for yet: its payload is one text, in which no mark is counted."""
+_MOST_SIGNATURES: Final = 16
 _EXPECTED: Final = "expected a key on P-256, P-384 or P-521, or of Ed25519, in PEM or DER"
 
 
@@ -101,11 +104,15 @@ def verify(bundle: dict[str, Any], key: PublicKey) -> bytes:
     try:
         if envelope["payloadType"] != PAYLOAD_TYPE:
             raise InvalidArgumentError(f"the receipt has another payloadType than {PAYLOAD_TYPE}")
+        if len(envelope["signatures"]) > _MOST_SIGNATURES:
+            count = len(envelope["signatures"])
+            raise InvalidArgumentError(f"the receipt has {count} signatures, expected at most {_MOST_SIGNATURES}")
         payload = base64.b64decode(envelope["payload"], validate=True)
         signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
     except (KeyError, TypeError, binascii.Error, ValueError):
         raise InvalidArgumentError("the receipt is not a DSSE envelope, or a bundle with one") from None
-    if not any(_holds(signature, pre_authentication_encoding(payload), key) for signature in signatures):
+    message = pre_authentication_encoding(payload)
+    if not any(_holds(signature, message, key) for signature in signatures):
         raise InvalidArgumentError("the receipt is not signed with this key, or was changed after it was signed")
     return payload
 
@@ -126,14 +133,14 @@ def pre_authentication_encoding(payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
-def read_document(data: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in ``data``.
+def read_document(data: bytes, what: str, *, most_values: int = 0) -> dict[str, Any]:
+    """The JSON object in ``data``; ``most_values`` limits what no one vouched for yet.
 
     Raises:
-        InvalidArgumentError: it is none; ``what`` names it.
+        InvalidArgumentError: it is none, or has more values; ``what`` names it.
     """
     try:
-        return read_json_object(data)
+        return read_json_object(data, most_values=most_values)
     except ValueError as error:
         raise InvalidArgumentError(f"{what} is not valid JSON: {error}") from None
 

@@ -69,7 +69,7 @@ def verify(
 
 def _statement(url: str, key: str, builder: bytes) -> dict[str, Any]:
     """What the holder of the key ``builder`` signed as the result ``key``."""
-    from repoagent.api.envelopes import key_id, read_document, read_public_key
+    from repoagent.api.envelopes import MOST_VALUES, key_id, read_document, read_public_key
     from repoagent.api.envelopes import verify as payload_of
     from repoagent.loader.plugins import PluginManager
     from repoagent.storage.paths.faults import storage_faults
@@ -83,7 +83,8 @@ def _statement(url: str, key: str, builder: bytes) -> dict[str, Any]:
     with PluginManager() as plugins, storage_faults("read", "the shared cache of conversions"):
         fs, _ = open_patiently(place, None, plugins.registry("filesystems"), _TIMEOUT)
         envelope = fs.cat_file(name, start=0, end=_LARGEST)
-    return read_document(payload_of(read_document(envelope, "the statement"), public), "the payload of the statement")
+    signed = read_document(envelope, "the statement", most_values=MOST_VALUES)
+    return read_document(payload_of(signed, public), "the payload of the statement")
 
 
 def _config(path: Path | None) -> "ModelConfig | None":

@@ -15,12 +15,16 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.onnx_files import trial_opening
 from repoagent.onnx_files.graph import read_graph
 from repoagent.onnx_files.shape_cost import is_plain
 from repoagent.onnx_files.trial_opening import opening_within, try_opening
+from repoagent.serving.backends.onnxruntime.session import open_session
+from repoagent.storage.files.files import DirectoryFiles
+from repoagent.testing import write_files
 from tests.hostile.conftest import NewCore
 from tests.onnx_models import floats, make_model, perceptron
 from tests.serving.core_kit import in_thread
@@ -214,3 +218,21 @@ def test_no_process_is_started_for_an_ordinary_model(monkeypatch: pytest.MonkeyP
     assert not any(is_plain(read_graph(make().SerializeToString())) for make in HOSTILE)
     with opening_within(Limits(open_seconds=0), lambda: False):
         try_opening(doubling().SerializeToString(), onnxruntime.SessionOptions(), "m")
+
+
+def test_a_file_that_changes_after_it_was_tried_is_not_what_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner writes into it: no directory shows that. Files beside it had it opened by its path."""
+    good, other = (make_model([node(operator, "x", "y")], X, Y).SerializeToString() for operator in ("Neg", "Identity"))
+    root = write_files(tmp_path, {"1/model.onnx": good, "1/labels.txt": b"one"})
+    asked: list[dict[str, Any]] = []
+
+    def tried(_content: bytes, _options: Any, _name: str, **named: Any) -> None:
+        asked.append(named)
+        (root / "1/model.onnx").write_bytes(other)
+
+    monkeypatch.setattr("repoagent.serving.backends.onnxruntime.session.try_opening", tried)
+    session = open_session(ModelConfig(name="m"), DirectoryFiles(root), 1, onnxruntime.SessionOptions())
+    assert session.run(None, {"x": np.ones(1, np.float32)})[0].tolist() == [-1]
+    assert asked == [{"size": len(good) + len(b"one")}]

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, read_small_file
-from repoagent.api.envelopes import read_document, read_public_key
+from repoagent.api.envelopes import MOST_VALUES, read_document, read_public_key
 from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
 from repoagent_attest.verification import differences, read_receipt
 
@@ -90,7 +90,7 @@ def verify_command(
 
 def _document(receipt: str) -> dict[str, Any]:
     if not receipt.startswith(("http://", "https://")):
-        return read_document(_read(Path(receipt), _LARGEST), Path(receipt).name)
+        return read_document(_read(Path(receipt), _LARGEST), Path(receipt).name, most_values=MOST_VALUES)
     try:
         with urlopen(receipt, timeout=_PATIENCE) as answer:  # noqa: S310 - its scheme is one of two
             data = answer.read(_LARGEST + 1)
@@ -101,7 +101,7 @@ def _document(receipt: str) -> dict[str, Any]:
         raise UnavailableError(f"{receipt} cannot be read: {type(error).__name__}") from None
     if len(data) > _LARGEST:
         raise InvalidArgumentError(f"{receipt} has more than {_LARGEST} bytes")
-    return read_document(data, receipt)
+    return read_document(data, receipt, most_values=MOST_VALUES)
 
 
 def _read(path: Path, limit: int) -> bytes:

@@ -18,6 +18,8 @@ PREDICATE_TYPE_OF_0_2: Final = "https://model_signing/Digests/v0.1"
 _RANGE: Final = re.compile(r"(?P<path>.+):(?P<start>\d{1,20}):(?P<end>\d{1,20})", re.DOTALL)
 _NUMBERED: Final = re.compile(r"(?P<path>.+):shard-(?P<number>\d{1,12})", re.DOTALL)
 _METHOD: Final = re.compile(r"file-shard-([1-9]\d{0,17})")
+_LARGEST: Final = 1 << 63
+"""No file has as many bytes."""
 _WHAT: Final = "the signed statement"
 
 
@@ -109,7 +111,7 @@ def _serialization(members: dict[str, Any]) -> Serialization:
 def _shard_size(members: dict[str, Any]) -> int:
     size = members.get("shard_size")
     # protobuf's JSON made numbers of some versions doubles: 8.0.
-    if isinstance(size, bool) or not isinstance(size, int | float) or size < 1 or size != int(size):
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 1 <= size < _LARGEST or size != int(size):
         raise VerificationError(f"its serialization has shard_size {size!r}, expected a positive integer")
     return int(size)
 
@@ -195,6 +197,9 @@ def _check_ranges(manifest: Manifest) -> None:
     """The ranges of each file must follow each other from its begin, each of the size that the statement names."""
     size = manifest.serialization.shard_size or 0
     ordered = sorted(manifest.resources, key=lambda item: (item.path, item.start))
+    beyond = [item.name for item in ordered if max(item.start, item.end or 0) >= _LARGEST]
+    if beyond:
+        raise VerificationError(f"the signed range {beyond[0]!r} ends where no file does")
     for path, group in groupby(ordered, key=lambda item: item.path):
         ranges = list(group)
         for number, item in enumerate(ranges):

@@ -1,6 +1,7 @@
 """Bundles and statements with each member altered: all refused, each with its own message."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,30 @@ def test_a_signed_statement_that_makes_no_sense_is_refused(
 def test_what_is_not_a_bundle_is_refused(model: Path, key: ec.EllipticCurvePrivateKey, data: bytes, text: str) -> None:
     with pytest.raises(VerificationError, match=text):
         verify(model, data, Trust((key.public_key(),)), Coverage(""))
+
+
+@pytest.mark.parametrize(
+    ("size", "name", "text"),
+    [
+        ("1e999", "a:0:5", "shard_size inf, expected a positive integer"),
+        ("1e300", "a:0:5", "shard_size 1e+300, expected a positive integer"),
+        (str(1 << 62), f"a:{1 << 62}:{1 << 63}", "ends where no file does"),
+        (str((1 << 63) - 1), f"a:0:{1 << 63}", "ends where no file does"),
+    ],
+)
+def test_sizes_that_no_file_has_are_refused(
+    size: str, name: str, text: str, model: Path, key: ec.EllipticCurvePrivateKey, bundle: Document
+) -> None:
+    """They were no error of verification, but one of the reading of a number."""
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    digest = bytes(32)
+    statement["subject"][0]["digest"] = {"sha256": hashlib.sha256(digest).hexdigest()}
+    statement["predicate"]["serialization"].update(method="shards", shard_size="SIZE")
+    statement["predicate"]["resources"] = [{"name": name, "algorithm": "sha256", "digest": digest.hex()}]
+    payload = json.dumps(statement).replace('"SIZE"', size).encode()
+    signature = key.sign(pre_authentication_encoding(payload), ec.ECDSA(hashes.SHA256()))
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+    bundle["dsseEnvelope"]["signatures"][0]["sig"] = base64.b64encode(signature).decode()
+    with pytest.raises(VerificationError) as caught:
+        verify(model, json.dumps(bundle).encode(), Trust((key.public_key(),)), Coverage(""))
+    assert text in str(caught.value)

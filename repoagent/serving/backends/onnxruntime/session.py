@@ -282,10 +282,12 @@ def open_session(
     neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
     if neighbours and not isinstance(files, MemoryFiles):
         with files.reading(directory) as place:
-            content, where = files.bytes(path), str(place / path.rpartition("/")[2])
+            content = files.bytes(path)
+            # Of the file itself, what was tried could be another content than what is opened.
+            options.add_session_config_entry(_FOLDER, str(place))
             size = len(content) + sum((place / name).stat().st_size for name in neighbours)
-            try_opening(content, options, path, path=where, size=size)
-            return _session(path, where, options, choices)
+            try_opening(content, options, path, size=size)
+            return _session(path, content, options, choices)
     contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
     add_external_data(options, contents)
     confine(options)
@@ -297,8 +299,8 @@ def open_session(
 def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:
     """The directory relative to which the model names files with weights ("external data"), and the model's file.
 
-    The model is read as bytes, so that a decrypted one need not touch a disk. If it has files beside it, it is
-    opened by its path, or, if all are in memory, they are handed over with it.
+    The model is read as bytes, so that a decrypted one need not touch a disk. If it has files beside it, their place
+    is named, or, if all are in memory, they are handed over with it.
 
     Raises:
         UnavailableError: the file is missing.
@@ -323,7 +325,7 @@ def may_loop(config: "ModelConfig", files: ModelFiles, version: int) -> bool:
     return any(operator in content for operator in (*_LOOPS, *_SIZES))
 
 
-def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
+def _session(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> Any:
     try:
         if any(choice.devices for choice in choices):
             for choice in choices:
