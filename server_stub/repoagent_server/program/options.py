@@ -234,19 +234,13 @@ class ServeOptions:
             raise click.UsageError("--attest-directory, -required, -plaintext, -id and -header need --attest-key")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
-        if self.processes > 1:
-            self._check_processes()
-        elif self.worker_user is not None:
+        if self.processes == 1 and self.worker_user is not None:
             raise click.UsageError("--worker-user needs --processes above 1: one process has the keys, too")
+        if self.processes > 1 and self.model_namespacing:
+            raise click.UsageError(
+                "--model-namespacing: not with --processes above 1, whose workers know a model by its name alone"
+            )
         self._check_ports()
-
-    def _check_processes(self) -> None:
-        """Refuse what one process would know and the others would not."""
-        alone = {
-            "--model-namespacing": self.model_namespacing,
-        }
-        if refused := [flag for flag, given in alone.items() if given]:
-            raise click.UsageError(f"{', '.join(refused)}: not with --processes above 1")
 
     def _check_ports(self) -> None:
         """Refuse two endpoints at one port, and one outside the range that SageMaker leaves."""
