@@ -137,6 +137,20 @@ def test_the_pod_is_as_narrow_as_the_image_allows(render: Render) -> None:
     assert all(volume["emptyDir"]["medium"] == "Memory" for volume in pod["volumes"])
 
 
+def test_with_workers_of_another_user_root_has_three_capabilities(
+    render: Render, flags_of: Callable[[list[str]], Any]
+) -> None:
+    pod, container = _pod(render("workerUser=1000", "flags.processes=4"))
+    options = flags_of(container["args"])
+    assert (options["worker_user"], options["processes"]) == ("1000", 4)
+    assert pod["securityContext"]["runAsUser"] == 0
+    assert "runAsNonRoot" not in pod["securityContext"]
+    security = container["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["KILL", "SETGID", "SETUID"]}
+    assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+    assert flags_of(_pod(render())[1]["args"])["worker_user"] is None
+
+
 def test_every_probe_asks_a_route_of_the_server(render: Render) -> None:
     nothing: Any = SimpleNamespace(audit=None, extensions=(), once=None, stream=None)
     operations = Operations(nothing)

@@ -52,6 +52,17 @@ def test_compose_prepares_a_directory_in_memory_and_the_server_waits_for_it(comp
     assert compose["server"]["depends_on"] == {"prepare": {"condition": "service_completed_successfully"}}
 
 
+def test_compose_serves_with_workers_of_another_user(
+    compose: dict[str, Any], flags_of: Callable[[list[str]], dict[str, Any]]
+) -> None:
+    service = compose["serve"]
+    options = flags_of(service["command"])
+    assert options["worker_user"] == "1000"
+    assert service["user"] == "0:0"
+    assert (service["cap_drop"], service["cap_add"]) == (["ALL"], ["KILL", "SETGID", "SETUID"])
+    assert int(service["stop_grace_period"].removesuffix("s")) > options["exit_timeout_secs"]
+
+
 def test_compose_runs_a_server(compose: dict[str, Any]) -> None:
     given = parameters(compose["run"]["command"])
     assert given["model"] == "/models/llama"

@@ -1,6 +1,7 @@
 """``--processes``: a model in a worker, in Python and hostile, looks for the keys that the keeper has."""
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,18 +136,32 @@ def server(world: "World") -> "Server":
     return world.serve("--processes=2", "--load-model=inside", "--load-model=child", env={"SOME_KEY": SECRET})
 
 
-@pytest.mark.parametrize("model", ["inside", "child"])
-def test_a_model_in_a_worker_finds_no_key(model: str, server: "Server") -> None:
-    """Also where all run as root: no worker may look into the keeper."""
+def stolen(server: "Server", model: str) -> list[dict[str, Any]]:
+    """What a thief finds, asked over several connections."""
     tensor = {"name": "REVERSED", "datatype": "BYTES", "shape": [1], "data": [SECRET[::-1]]}
-    answers: list[dict[str, Any]] = []
+    answers = []
     with connections(server) as clients:
         for client in clients[:6]:
             answer = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
             assert answer.status_code == 200, answer.text
             answers.append(json.loads(answer.json()["outputs"][0]["data"][0]))
-    for found in answers:
-        assert "KEY" not in found.values()
-        ways = ("environment", "memory", "remote", "debugger", "descriptors", "opened")
-        assert {way: found[way] for way in ways if not found[way].startswith("denied")} == {}
-        assert landlock_version() < 6 or found["signal"].startswith("denied")
+    return answers
+
+
+def replace_workers(server: "Server") -> None:
+    """Have it replace its workers, and wait for that."""
+    before = server.log.count("all worker processes have been replaced")
+    server.process.send_signal(signal.SIGUSR2)
+    server.until(lambda: server.log.count("all worker processes have been replaced") > before, "new workers")
+
+
+def test_a_model_in_a_worker_finds_no_key(server: "Server") -> None:
+    """Also where all run as root: no worker may look into the keeper; nor may one that took another's place."""
+    for reload in (False, True):
+        if reload:
+            replace_workers(server)
+        for found in stolen(server, "inside") + stolen(server, "child"):
+            assert "KEY" not in found.values()
+            ways = ("environment", "memory", "remote", "debugger", "descriptors", "opened")
+            assert {way: found[way] for way in ways if not found[way].startswith("denied")} == {}
+            assert landlock_version() < 6 or found["signal"].startswith("denied")

@@ -1,6 +1,5 @@
 """``--worker-user``: workers of another user, real ones. A hostile model in them looks for what is not theirs."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,12 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from server_stub.tests.serve.conftest import World
-from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF
+from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF, replace_workers, stolen
 from server_stub.tests.serve.test_processes import SECRET, connections, processes
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 USER, STRANGER = 65534, 65533
 CHAIN = """model_repository_agents {{ agents [ {{ name: "agent" parameters {{ key: "copy" value: "LOAD {0}" }} }} ] }}
 """
+LEAST = ["setpriv", "--bounding-set=-all,+setuid,+setgid,+kill"]
+"""What the pages on deployment leave root of its capabilities."""
 READER = '"own": tried(own), **{path: tried(lambda: open(path, "rb").read()) for path in PATHS},'
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the flag is for root")
@@ -92,11 +93,10 @@ def server(world: World) -> "Server":
         "--processes=2",
         f"--worker-user={USER}",
         f"--request-log={world.root / 'requests'}",
-        f"--log-file={world.root / 'log'}",
         f"--audit-log={hidden['audit']}",
         *(f"--load-model={name}" for name in ("inside", "child", "copied")),
         env={"SOME_KEY": SECRET},
-        before=_before(world.root / "hold"),
+        before=[*_before(world.root / "hold"), *LEAST],
     )
 
 
@@ -112,19 +112,16 @@ def test_workers_are_of_that_user_without_further_groups(server: "Server") -> No
         assert not any(int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb"))
 
 
-@pytest.mark.parametrize("model", ["inside", "child"])
-def test_a_hostile_model_of_that_user_reads_what_it_was_handed_over(model: str, server: "Server", world: World) -> None:
-    tensor = {"name": "REVERSED", "datatype": "BYTES", "shape": [1], "data": [SECRET[::-1]]}
-    answers: list[dict[str, Any]] = []
-    with connections(server) as clients:
-        for client in clients[:6]:
-            answer = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
-            assert answer.status_code == 200, answer.text
-            answers.append(json.loads(answer.json()["outputs"][0]["data"][0]))
-    for found in answers:
-        assert {way for way, what in found.items() if way != "own" and not what.startswith("denied")} == set()
-        assert found["own"] != "KEY"
-        assert found.keys() >= {str(path) for path in _hidden(world).values()}
+def test_a_hostile_model_of_that_user_reads_what_it_was_handed_over(server: "Server", world: World) -> None:
+    """Nor after a reload: the new workers are handed over the same, wiped plaintext by the agents again."""
+    for reload in (False, True):
+        if reload:
+            replace_workers(server)
+            assert server.answer("copied") == [1, -2, 3, -4]
+        for found in stolen(server, "inside") + stolen(server, "child"):
+            assert {way for way, what in found.items() if way != "own" and not what.startswith("denied")} == set()
+            assert found["own"] != "KEY"
+            assert found.keys() >= {str(path) for path in _hidden(world).values()}
 
 
 def test_what_is_handed_over_is_for_that_user_alone(server: "Server", world: World) -> None:
