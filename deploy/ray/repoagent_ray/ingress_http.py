@@ -26,6 +26,7 @@ from repoagent_server.http.service import (
     route_of,
 )
 from repoagent_server.http.ui_routes import ui_routes
+from repoagent_server.openai.fields import LONGEST_NAME
 from repoagent_server.openai.response_answer import error_event
 from repoagent_server.shared.pools import Pools
 
@@ -186,7 +187,7 @@ def _head(request: Request) -> tuple[str, bool]:
     if type(document) is not dict:
         return "", False
     model = document.get("model")
-    return model if type(model) is str else "", document.get("stream") is True
+    return model if type(model) is str and len(model) <= LONGEST_NAME else "", document.get("stream") is True
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

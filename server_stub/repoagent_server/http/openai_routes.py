@@ -292,7 +292,7 @@ class OpenAiRoutes:
             request.model = model
             self._inference.admit(request.caller, model, route=route_of(request))
 
-        return named(self._inference.core, Fields(document).required("model"), admit)
+        return named(self._inference.core, Fields(document).model(), admit)
 
     def _requests(self, asks: Sequence[GenerationRequest], found: Named) -> list[Asked]:
         """The requests to the model. One that answers each request once has its text whole in a stream, too."""

@@ -39,12 +39,17 @@ _TYPES: Final[dict[int, str]] = {
 _CODES: Final[dict[int, str]] = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
+_LONGEST_FIELD: Final = 256
+_LONGEST_TEXT: Final = 1024
+"""Characters of names and texts of a client in an error, and in the log."""
+
+
 class FieldError(InvalidArgumentError):
     """A field of the request makes no sense, or cannot be honoured."""
 
     def __init__(self, field: str, text: str, code: str = "invalid_value") -> None:
-        super().__init__(f"'{field}' {text}")
-        self.field = field
+        super().__init__(f"'{field[:_LONGEST_FIELD]}' {text}"[:_LONGEST_TEXT])
+        self.field = field[:_LONGEST_FIELD]
         self.openai_code = code
 
 

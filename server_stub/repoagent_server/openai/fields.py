@@ -10,6 +10,10 @@ _MOST_OBJECTS: Final = 1 << 16
 """Of one array: each takes a hundred times the bytes that it has in JSON."""
 
 
+LONGEST_NAME: Final = 1024
+"""Of a model with an adapter: what the field ``model`` has goes into errors and logs."""
+
+
 class Fields:
     """The members of a JSON object. Each method raises :class:`FieldError`, which names the field."""
 
@@ -69,6 +73,13 @@ class Fields:
         if value is None:
             raise self.wrong(field, "is required", "missing_required_parameter")
         return value
+
+    def model(self) -> str:
+        """The field ``model``."""
+        name = self.required("model")
+        if len(name) > LONGEST_NAME:
+            raise self.wrong("model", f"must have at most {LONGEST_NAME} characters")
+        return name
 
     def texts(self, field: str, most: int) -> list[str]:
         """A string, or a list of at most ``most`` of them."""

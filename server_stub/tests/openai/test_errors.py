@@ -272,3 +272,19 @@ def test_a_body_of_millions_of_objects_is_refused(http: httpx.Client) -> None:
     )
     assert response.status_code == 400
     assert "more than 2097152 objects" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"model": "x" * 1_000_000}, "model"),
+        ({"model": "sums:" + "x" * 1_000_000}, "model"),
+        ({"logit_bias": {"9" * 1_000_000: "x"}}, "logit_bias." + "9" * 245),
+    ],
+)
+def test_an_error_repeats_little_of_what_a_client_sends(http: httpx.Client, more: Any, field: str) -> None:
+    """A name of 64 MB came back twice, and was written to the log."""
+    body = {"model": "sums", "messages": [{"role": "user", "content": "x"}], **more}
+    response = http.post("/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+    assert len(response.content) < 2000
