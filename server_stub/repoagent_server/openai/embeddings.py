@@ -5,33 +5,23 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import cycle
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.requests.request import Asked, InferResponse
-from repoagent.serving.requests.tensor import Array, DataType, Tensor
+from repoagent.serving.requests.tensor import Array, DataType
 from repoagent_server.codec.json_text import array_fragment, dumps
 from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.tensors import ModelTensors
 
 _MOST: Final = 2048
 """Texts of one request, as at OpenAI."""
 _USAGE: Final = {"prompt_tokens": 0, "total_tokens": 0}
 _TINY: Final = 1e-8
 """Shorter vectors have no direction, as at vLLM."""
-
-
-class VectorRequest(Protocol):
-    """What is made of vectors of ``texts``."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def texts(self) -> list[str]: ...
-
-    def document(self, vectors: Sequence[Array]) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +51,48 @@ class EmbeddingRequest:
             for index, vector in enumerate(vectors)
         ]
         return dumps({"object": "list", "data": data, "model": self.model, "usage": _USAGE})
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """How similar texts are: the first one of ``texts`` to each of the rest, or those of its first half to the others.
+    ``pairs``: how many scores there are. ``ranked``: the best come first, and so many at most; None: as they were."""
+
+    model: str
+    texts: list[str]
+    pairs: int
+    ranked: int | None = None
+
+    def document(self, vectors: Sequence[Array]) -> bytes:
+        """The whole response, in vLLM's form."""
+        firsts, others = vectors[: -self.pairs], vectors[-self.pairs :]
+        scores = [self._score(one, other) for one, other in zip(cycle(firsts), others, strict=False)]
+        if self.ranked is None:
+            data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+            head = {"id": f"score-{secrets.token_hex(12)}", "object": "list", "created": int(time.time())}
+            return dumps({**head, "model": self.model, "data": data, "usage": _USAGE})
+        best = sorted(range(self.pairs), key=scores.__getitem__, reverse=True)[: self.ranked]
+        results = [
+            {"index": index, "document": {"text": self.texts[index + 1]}, "relevance_score": scores[index]}
+            for index in best
+        ]
+        head = {"id": f"rerank-{secrets.token_hex(12)}", "model": self.model}
+        return dumps({**head, "usage": _USAGE, "results": results})
+
+    def _score(self, one: Array, other: Array) -> float:
+        """The cosine of their angle."""
+        if one.size != other.size:
+            raise InternalError(f"model '{self.model}' has returned vectors of {one.size} and {other.size} numbers")
+        left, right = one.astype(np.float64), other.astype(np.float64)
+        lengths = max(float(np.linalg.norm(left)), _TINY) * max(float(np.linalg.norm(right)), _TINY)
+        score = float(left @ right) / lengths
+        if not np.isfinite(score):
+            raise InternalError(f"model '{self.model}' has returned a vector that is not finite")
+        return score
+
+
+VectorRequest: TypeAlias = EmbeddingRequest | ScoreRequest
+"""What is made of the vectors of ``texts``."""
 
 
 def read_embedding(document: object) -> EmbeddingRequest:
@@ -100,14 +132,12 @@ def embedding_requests(asked: VectorRequest, metadata: Mapping[str, Any]) -> lis
         raise InvalidArgumentError(
             f"model '{asked.model}' makes no embeddings: it needs one input, of type BYTES, and one output of type FP32"
         )
-    given = metadata["inputs"][0]
-    return [Asked(asked.model, {given["name"]: _text(text, len(given["shape"]))}) for text in asked.texts]
-
-
-def _text(text: str, rank: int) -> Tensor:
-    array = np.empty((1,) * rank, np.object_)
-    array[...] = text.encode("utf-8", "surrogateescape")
-    return Tensor(DataType.BYTES, array)
+    requests = []
+    for text in asked.texts:
+        tensors = ModelTensors(asked.model, metadata)
+        tensors.offer(metadata["inputs"][0]["name"], text)
+        requests.append(Asked(asked.model, tensors.made))
+    return requests
 
 
 def embedding_of(response: InferResponse) -> Array:
@@ -120,49 +150,6 @@ def embedding_of(response: InferResponse) -> Array:
         if tensor.data_type is DataType.FP32:
             return np.ascontiguousarray(tensor.array, np.float32).ravel()
     raise InternalError(f"model '{response.model_name}' has returned no FP32 output")
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """How similar texts are: the first one of ``texts`` to each of the rest, or those of its first half to the others.
-    ``pairs``: how many scores there are. ``ranked``: the best come first, and so many at most; None: as they were."""
-
-    model: str
-    texts: list[str]
-    pairs: int
-    ranked: int | None = None
-
-    def document(self, vectors: Sequence[Array]) -> bytes:
-        """The whole response, in vLLM's form."""
-        scores = [self._score(vectors[place], other) for place, other in self._paired(vectors)]
-        if self.ranked is None:
-            data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
-            head = {"id": f"score-{secrets.token_hex(12)}", "object": "list", "created": int(time.time())}
-            return dumps({**head, "model": self.model, "data": data, "usage": _USAGE})
-        best = sorted(range(self.pairs), key=scores.__getitem__, reverse=True)[: self.ranked]
-        results = [
-            {"index": index, "document": {"text": self.texts[index + 1]}, "relevance_score": scores[index]}
-            for index in best
-        ]
-        head = {"id": f"rerank-{secrets.token_hex(12)}", "model": self.model}
-        return dumps({**head, "usage": _USAGE, "results": results})
-
-    def _paired(self, vectors: Sequence[Array]) -> list[tuple[int, Array]]:
-        """Each of the second texts, and which of the first it belongs to."""
-        others = vectors[len(vectors) - self.pairs :]
-        several = len(vectors) == 2 * self.pairs
-        return [(index if several else 0, other) for index, other in enumerate(others)]
-
-    def _score(self, one: Array, other: Array) -> float:
-        """The cosine of their angle."""
-        if one.size != other.size:
-            raise InternalError(f"model '{self.model}' has returned vectors of {one.size} and {other.size} numbers")
-        left, right = one.astype(np.float64), other.astype(np.float64)
-        lengths = max(float(np.linalg.norm(left)), _TINY) * max(float(np.linalg.norm(right)), _TINY)
-        score = float(left @ right) / lengths
-        if not np.isfinite(score):
-            raise InternalError(f"model '{self.model}' has returned a vector that is not finite")
-        return score
 
 
 def read_score(document: object) -> ScoreRequest:
