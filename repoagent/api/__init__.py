@@ -52,7 +52,7 @@ from repoagent.installing import install_hint
 from repoagent.nested_text import read_json, read_json_object
 
 if TYPE_CHECKING:
-    from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher
+    from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher, tree_digest
     from repoagent.config import ModelConfig
     from repoagent.web import WebAnswer, WebClient
 
@@ -111,6 +111,7 @@ __all__ = [
     "recognized",
     "replace_file",
     "status_beneath",
+    "tree_digest",
     "unchanged",
     "walk_beneath",
 ]
@@ -124,6 +125,7 @@ _ON_FIRST_USE = {
     "digest_files": "repoagent.beneath.digests",
     "digest_ranges": "repoagent.beneath.digests",
     "new_hasher": "repoagent.beneath.digests",
+    "tree_digest": "repoagent.beneath.digests",
 }
 
 

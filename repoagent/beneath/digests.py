@@ -20,7 +20,7 @@ from repoagent.beneath.opening import open_beneath, shown
 from repoagent.beneath.unchanged import FileState, file_state, wait_for_clock
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedError
 
-__all__ = ["FileRange", "Hasher", "digest_files", "digest_ranges", "new_hasher"]
+__all__ = ["FileRange", "Hasher", "digest_files", "digest_ranges", "new_hasher", "tree_digest"]
 
 BUFFER_BYTES: Final = 1 << 20
 LARGE_BUFFER_BYTES: Final = 4 << 20
@@ -107,6 +107,25 @@ def digest_files(
         job.range.path: {name: digest.hex() for name, digest in zip(job.algorithms, digests, strict=True)}
         for job, digests in zip(jobs, found, strict=True)
     }
+
+
+def tree_digest(files: Mapping[str, str]) -> str:
+    """SHA-256 of the lines that ``sha256sum`` prints for ``files``, by name, sorted by name in bytes.
+
+    ``find . -type f | sed 's,^./,,' | LC_ALL=C sort | xargs -d '\\n' sha256sum | sha256sum`` prints it.
+    """
+    lines = sorted((_bytes(name), _bytes(digest)) for name, digest in files.items())
+    return hashlib.sha256(b"".join(_line(name, digest) for name, digest in lines)).hexdigest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _line(name: bytes, digest: bytes) -> bytes:
+    """One name must not read as several lines: ``sha256sum`` escapes it, and begins the line with a mark."""
+    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return b"%b%b  %b\n" % (b"" if escaped == name else b"\\", digest, escaped)
 
 
 def digest_ranges(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from repoagent.api.report import LoadReport
 from repoagent.audit import OPERATOR, Audit, current_actor
+from repoagent.beneath.digests import tree_digest
 from repoagent.config import ModelConfig
 
 _VARIABLE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
@@ -135,14 +136,7 @@ def _digests(digests: Mapping[str, str]) -> dict[str, str]:
     """All of them, or, of many files, one digest of the list that ``sha256sum`` would print."""
     if len(digests) <= _MOST_DIGESTS:
         return dict(digests)
-    lines = "".join(_line(name, digest) for name, digest in sorted(digests.items()))
-    return {f"{len(digests)} files": _sha256(lines.encode("utf-8", "surrogateescape"))}
-
-
-def _line(name: str, digest: str) -> str:
-    """One name must not read as several lines: ``sha256sum`` escapes it, and begins the line with a mark."""
-    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"{'' if escaped == name else chr(92)}{digest}  {escaped}\n"
+    return {f"{len(digests)} files": tree_digest(digests)}
 
 
 def _sha256(data: bytes) -> str:

@@ -4,13 +4,13 @@ Sources: the in-toto Statement 1, the SLSA Verification Summary Attestation 1. T
 and the summary has the digest of their payload. Neither states that the model serves: they are signed before it does.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from urllib.parse import quote
 
+from repoagent.api import tree_digest
 from repoagent.api.attesting import AttestedLoad
 from repoagent.api.report import EntryReport, LoadReport
 
@@ -20,25 +20,6 @@ TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _NO_POLICY: Final = "urn:repoagent:no-policy"
 _POLICY: Final = "urn:repoagent:policy"
-
-
-def tree_digest(files: Mapping[str, str]) -> str:
-    """SHA-256 of the lines that ``sha256sum`` prints for ``files``, sorted by name in bytes.
-
-    ``find . -type f | sed 's,^./,,' | LC_ALL=C sort | xargs -d '\\n' sha256sum | sha256sum`` prints it.
-    """
-    lines = [_line(name, files[name]) for name in sorted(files, key=_bytes)]
-    return hashlib.sha256(b"".join(lines)).hexdigest()
-
-
-def _line(name: str, digest: str) -> bytes:
-    """One name must not read as several lines: ``sha256sum`` escapes it, and begins the line with a mark."""
-    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"{'' if escaped == name else chr(92)}{digest}  ".encode() + _bytes(escaped) + b"\n"
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def summary_of(load: AttestedLoad, verifier: str, details_sha256: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError, digest_files, walk_beneath
+from repoagent.api import InvalidArgumentError, digest_files, tree_digest, walk_beneath
 from repoagent.api.envelopes import PublicKey, read_document, verify
-from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE, tree_digest
+from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE
 from repoagent_attest.statements import TIME as _TIME
 
 _FEW: Final = 3
