@@ -84,15 +84,22 @@ class WorkerUser:
     def prepare_log(self, path: Path) -> None:
         """Let the user append to a file, which is made if need be.
 
+        The user may be able to write to its directory: a link in its place must not open another file to it.
+
         Raises:
-            UnavailableError: it cannot be made, or its filesystem keeps no access lists.
+            UnavailableError: it cannot be made, is a link, or its filesystem keeps no access lists.
         """
+        if path.exists() and not path.is_file():
+            return  # A terminal, or a pipe.
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UnavailableError(f"the log {path} cannot be opened: {error.strerror}") from error
         try:
-            if stat.S_ISREG(os.fstat(file).st_mode):
+            status = os.fstat(file)
+            if status.st_nlink != 1 or status.st_uid != os.geteuid():
+                raise UnavailableError(f"the log {path} is a second name of a file, or another user's")
+            if stat.S_ISREG(status.st_mode):
                 self._allow(path, _READ | _WRITE, file)
         finally:
             os.close(file)

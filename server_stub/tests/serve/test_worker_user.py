@@ -1,6 +1,7 @@
 """``--worker-user``: workers of another user, real ones. A hostile model in them looks for what is not theirs."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import pytest
 
 from server_stub.tests.serve.conftest import World
 from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF, replace_workers, stolen
-from server_stub.tests.serve.test_processes import SECRET, connections, processes
+from server_stub.tests.serve.test_processes import SECRET, ask, connections, processes
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server
@@ -157,6 +158,40 @@ def test_a_model_of_the_repository_that_the_user_may_not_read_is_refused_with_wh
     answer = server.load("plain")
     assert answer.status_code == 400
     assert "setfacl" in answer.text
+
+
+def test_memory_that_is_full_fails_what_needs_it_and_nothing_else(world: World) -> None:
+    """A load is refused and leaves nothing; a worker that needs wiped plaintext again gets it once there is room."""
+    mounts = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size=1m,mode=711 none {world.shared_memory} && exec "$@"',
+    ]
+    mounts = [*_before(world.root / "hold-2"), *mounts, "sh"]
+    if subprocess.run([*mounts, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounts cannot be made here")
+    world.model("large", [("agent", {"fill": "LOAD 4000000"})])
+    server = world.serve("--processes=2", f"--worker-user={USER}", "--load-model=copied", before=[*mounts, *LEAST])
+    memory = Path(f"/proc/{server.process.pid}/root", *world.shared_memory.parts[1:])
+    refused = server.load("large")
+    assert refused.status_code >= 400, refused.text
+    assert not [*memory.glob("**/large")]
+    assert server.answer("copied") == [1, -2, 3, -4]
+    with pytest.raises(OSError, match="No space"):
+        (memory / "rest").write_bytes(bytes(2 << 20))
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "model 'copied' is not served by all workers" in server.log, "the load that has no room")
+    with connections(server) as clients:
+        assert {server.ask("copied").status_code, *(ask(client, "copied") for client in clients)} <= {200, 503}
+    (memory / "rest").unlink()
+    server.until(lambda: _all_serve(server), "a load that has room")
+
+
+def _all_serve(server: "Server") -> bool:
+    with connections(server) as clients:
+        return {ask(client, "copied") for client in clients} == {200}
 
 
 @pytest.mark.parametrize(("user", "why"), [("no-such-user", "has no user 'no-such-user'"), ("root", "root reads")])
