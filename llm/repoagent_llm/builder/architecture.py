@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from repoagent.errors import ConfigError
 from repoagent.nested_text import read_json
+from repoagent_llm.builder.config_fields import check_fields
 from repoagent_llm.runner.rope import rope_kind, rope_speeds
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
@@ -58,6 +59,7 @@ _SIZES: Final = (
     "context_length",
 )
 _MOST_LAYERS: Final = 4096
+_MOST_ANGLES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,11 @@ def read_architecture(folder: Path) -> Architecture:
 def parse_architecture(config: Any, source: str) -> Architecture:
     """What config.json holds, as an architecture; raises as ``read_architecture``. ``source``: where it comes from."""
     try:
+        check_fields(config)
         kind = config.get("model_type")
         if kind == "gemma3" and isinstance(config.get("text_config"), dict):  # with images, which are left out
             config, kind = {"eos_token_id": config.get("eos_token_id"), **config["text_config"]}, "gemma3_text"
+            check_fields(config)
         _check_rounding(kind, config.get("quantization_config"))
         if kind == "gpt2":
             return _checked(_gpt2(config))
@@ -334,7 +338,10 @@ def _ropes(kind: str, config: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any
     # Newer files keep theta and scaling together under rope_parameters, for each kind of layer where these differ.
     given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if "full_attention" in given:
-        listed = [dict(given[name] or {}) for name in ("full_attention", "sliding_attention") if name in given]
+        kinds = [name for name in ("full_attention", "sliding_attention") if name in given]
+        if not all(isinstance(given[name] or {}, dict) for name in kinds):
+            raise ValueError(f"the key 'rope_parameters' must have an object for each of {', '.join(kinds)}")
+        listed = [dict(given[name] or {}) for name in kinds]
     elif kind == "gemma3_text":
         listed = [given, {"rope_theta": config.get("rope_local_base_freq") or 10000.0}]
         given.setdefault("rope_theta", config.get("rope_theta") or 1e6)
@@ -342,6 +349,7 @@ def _ropes(kind: str, config: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any
         listed = [given]
     partial = config.get("partial_rotary_factor") or 1.0
     for rope in listed:
+        check_fields(rope)
         partial = rope.pop("partial_rotary_factor", None) or partial
         _complete(rope, config)
     return tuple(listed), partial
@@ -412,7 +420,16 @@ def _experts(kind: str, config: Mapping[str, Any], layers: int) -> Experts:
 
 
 def rope_tables(shape: Architecture) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Cosines and sines [context length, head size / 2]."""
+    """Cosines and sines [context length, head size / 2].
+
+    Raises:
+        UnsupportedFeatureError: they would take more memory than such a graph is worth.
+    """
+    if shape.context_length * shape.rotary_size > _MOST_ANGLES:
+        raise UnsupportedFeatureError(
+            f"a table of rotary embeddings for max_position_embeddings of {shape.context_length}",
+            "a graph holds it whole; take the form paged, or lower max_position_embeddings in config.json",
+        )
     speeds, factor = rope_speeds(shape.ropes[0], shape.rotary_size, shape.context_length)
     angles = np.outer(np.arange(shape.context_length, dtype=np.float64), speeds)
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)

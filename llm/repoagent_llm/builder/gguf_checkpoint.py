@@ -189,7 +189,7 @@ class GgufCheckpoint:
         if 0 < self._own("attention.sliding_window", _MOST, 0) < length:
             raise UnsupportedFeatureError(f"{self._file.path}: a window in the architecture {self._name}")
         end = [self._token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
-        turning = self._own("rope.dimension_count", 1 << 16, size)
+        turning = self._own("rope.dimension_count", size, size)
         return {
             "model_type": family.kind,
             "vocab_size": table.shape[0],

@@ -14,6 +14,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 
 _DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1"}
+_MOST_HEAD: Final = 1 << 27
 _HEAD_BYTES: Final = 256
 """Of one tensor in the head, at most."""
 _STORED: Final = {
@@ -42,7 +43,7 @@ class Checkpoint:
         with file.open("rb") as stream:
             prefix = stream.read(8)
             size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-            if not 0 < size <= file.stat().st_size - 8:
+            if not 0 < size <= min(file.stat().st_size - 8, _MOST_HEAD):
                 raise InvalidArgumentError(f"{file}: not a safetensors file, or cut short")
             text = stream.read(size)
         try:
@@ -50,8 +51,7 @@ class Checkpoint:
             room = file.stat().st_size - 8 - size
             for name, entry in head.items():
                 if name != "__metadata__":
-                    if entry["data_offsets"][1] > room:
-                        raise InvalidArgumentError(f"{file}: cut short, the tensor {name!r} lies behind its end")
+                    _check_entry(file, name, entry, room)
                     if name in self._entries:
                         raise InvalidArgumentError(f"{file}: the tensor {name!r} lies in {self._entries[name][0]} too")
                     self._entries[name] = (file, 8 + size, entry)
@@ -90,6 +90,20 @@ class Checkpoint:
         if entry["dtype"] == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
         return np.asarray(raw, np.float32).reshape(entry["shape"])
+
+
+def _check_entry(file: Path, name: str, entry: Mapping[str, Any], room: int) -> None:
+    """Raise for an entry of the head that is no tensor within the file."""
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if (
+        not isinstance(entry["dtype"], str)
+        or not (isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2)
+        or any(type(number) is not int or number < 0 for number in (*shape, *offsets))
+        or offsets[0] > offsets[1]
+    ):
+        raise InvalidArgumentError(f"{file}: the tensor {name!r:.80} has no possible dtype, shape and data_offsets")
+    if offsets[1] > room:
+        raise InvalidArgumentError(f"{file}: cut short, the tensor {name!r:.80} lies behind its end")
 
 
 def _indexed(folder: Path) -> list[Path]:
@@ -137,7 +151,7 @@ class TensorFile:
         self._room = 1024 + tensors * _HEAD_BYTES
         self._head: dict[str, Any] = {}
         self._stream = path.open("wb")
-        self._stream.write(bytes(8 + self._room))
+        self._stream.seek(8 + self._room)
 
     def write(self, name: str, tensor: npt.NDArray[Any]) -> None:
         """Append a tensor; what follows begins at a multiple of 64 bytes."""

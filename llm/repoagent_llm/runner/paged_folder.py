@@ -88,8 +88,8 @@ def read_layout(spec: DecoderSpec) -> PagedLayout:
     if heads % spec.kv_heads:
         raise section.wrong("heads", f"a multiple of the {spec.kv_heads} KV heads", heads)
     ropes = section.values.get("ropes")
-    if not isinstance(ropes, list) or not all(isinstance(rope, dict) for rope in ropes):
-        raise section.wrong("ropes", "a list of objects", ropes)
+    if not isinstance(ropes, list) or len(ropes) > spec.layers or not all(isinstance(rope, dict) for rope in ropes):
+        raise section.wrong("ropes", f"a list of at most {spec.layers} objects", ropes)
     rotary_size = section.integer("rotary_size", 0, _MOST)
     if rotary_size % 2 or rotary_size > spec.head_size:
         raise section.wrong("rotary_size", f"an even number up to {spec.head_size}", rotary_size)

@@ -15,6 +15,8 @@ LENGTH_DEPENDENT: Final = ("dynamic", "longrope")
 """Scalings whose table depends on the longest text that is served."""
 _ORIGINAL: Final = "original_max_position_embeddings"
 _LARGEST: Final = 1e15
+_FASTEST: Final = 1e6
+"""Radians for each token; it is one at most, unless a factor is below one."""
 
 
 def rope_kind(rope: Mapping[str, Any]) -> str:
@@ -29,9 +31,21 @@ def rope_speeds(rope: Mapping[str, Any], size: int, length: int) -> tuple[Floats
     columns of a head turn. ``length``: tokens of the longest text that is served, whatever a single text has.
 
     Raises:
-        InvalidArgumentError: a number is missing or wrong.
+        InvalidArgumentError: a number is missing or wrong, or they contradict one another.
         UnsupportedFeatureError: a scaling that is not known.
     """
+    try:
+        with np.errstate(all="ignore"):
+            speeds, factor = _speeds(rope, size, length)
+    except ArithmeticError:
+        speeds, factor = np.full(1, np.nan), 1.0
+    if not (np.abs(speeds) < _FASTEST).all() or not 0 < factor < _LARGEST:
+        shown = ", ".join(f"{key} {value!r:.30}" for key, value in rope.items() if isinstance(value, (int, float)))
+        raise InvalidArgumentError(f"config.json: rope scaling {rope_kind(rope)!r:.60} is impossible with {shown:.300}")
+    return speeds, factor
+
+
+def _speeds(rope: Mapping[str, Any], size: int, length: int) -> tuple[Floats, float]:
     kind, theta = rope_kind(rope), _number(rope, "rope_theta", 10000.0)
     exponents = np.arange(0, size, 2, dtype=np.float64) / size
     if kind == "dynamic":

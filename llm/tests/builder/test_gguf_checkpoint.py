@@ -139,7 +139,7 @@ def _set(name: str, key: str, form: str, value: float, place: Path) -> Path:
         ("llama.feed_forward_length", "<I", 2**24, "'blk.0.ffn_gate.weight' has the shape"),
         ("llama.context_length", "<I", 2**31, "'llama.context_length' must be a whole number"),
         ("llama.rope.dimension_count", "<I", 15, "columns of a head cannot turn in pairs"),
-        ("llama.rope.dimension_count", "<I", 32, "32 of 16 columns of a head"),
+        ("llama.rope.dimension_count", "<I", 32, "rope.dimension_count' must be a whole number from 1 to 16"),
         ("llama.rope.freq_base", "<f", float("nan"), "'llama.rope.freq_base' must be a number > 0, not nan"),
         ("llama.rope.freq_base", "<f", -1.0, "'llama.rope.freq_base' must be a number > 0, not -1.0"),
         ("llama.attention.layer_norm_rms_epsilon", "<f", float("inf"), "rms_epsilon' must be a number > 0, not inf"),
