@@ -4,6 +4,7 @@ In this order: embedding bias; bad words, repeated n-grams, the end token before
 repetition, presence and frequency penalties. Post-processors and grammars come before all of these.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,21 @@ Row = npt.NDArray[np.float32]
 #: Divided by less, logits overflow; all but the largest have no weight long before that.
 _COLDEST: Final = 1e-30
 _LARGEST: Final = np.finfo(np.float32).max
+
+
+class SeenTokens:
+    """How often each token of a history has come, which only grows: each is counted once."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._read = 0
+
+    def counts(self, tokens: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The tokens of ``tokens``, which begins with all that it had before, and how often each is there."""
+        self._counts.update(tokens[self._read :])
+        self._read = len(tokens)
+        size = len(self._counts)
+        return np.fromiter(self._counts, np.int64, size), np.fromiter(self._counts.values(), np.int64, size)
 
 
 @dataclass(slots=True)
@@ -67,8 +83,9 @@ class LogitsRules:
             temperature=max(_or(config.temperature, 1.0) or 1.0, _COLDEST),
         )
 
-    def apply(self, row: Row, tokens: Sequence[int], generated: int) -> None:
-        """Change ``row`` in place; ``tokens`` is the whole history, its last ``generated`` tokens new."""
+    def apply(self, row: Row, tokens: Sequence[int], generated: int, seen: SeenTokens | None = None) -> None:
+        """Change ``row`` in place; ``tokens`` is the whole history, its last ``generated`` tokens new. ``seen``: what
+        has been counted of it; None: nothing."""
         with np.errstate(over="ignore"):  # what is too large for a number is infinite, which is enough
             if self.bias is not None:
                 row += self.bias
@@ -76,7 +93,7 @@ class LogitsRules:
             if self.temperature != 1.0:
                 row /= np.float32(self.temperature)
             if self.repetition != 1.0 or self.presence or self.frequency:
-                self._penalise(row, tokens)
+                self._penalise(row, *(seen or SeenTokens()).counts(tokens))
         if not self.only_temperature:  # a rule may say that a token must come, but infinity has no probability
             np.minimum(row, _LARGEST, out=row)
 
@@ -91,11 +108,10 @@ class LogitsRules:
         if banned:
             row[[token for token in banned if token < len(row)]] = -np.inf
 
-    def _penalise(self, row: Row, tokens: Sequence[int]) -> None:
+    def _penalise(self, row: Row, seen: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
         """All three count the prompt too, as TensorRT-LLM's do."""
-        seen, counts = np.unique(np.asarray(tokens, np.int64), return_counts=True)
-        known = int(np.searchsorted(seen, len(row)))  # tokens of a prompt table have no logit
-        seen, counts = seen[:known], counts[:known]
+        known = seen < len(row)  # tokens of a prompt table have no logit
+        seen, counts = seen[known], counts[known]
         values = row[seen]
         values = np.where(values < 0, values * self.repetition, values / self.repetition)
         row[seen] = values - (self.presence + self.frequency * counts).astype(np.float32)

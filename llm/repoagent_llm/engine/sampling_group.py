@@ -87,7 +87,7 @@ class SamplingGroup:
     ) -> int:
         if sequence.guide is not None:
             sequence.guide.mask(row)
-        task.rules.apply(row, sequence.tokens, sequence.generated)
+        task.rules.apply(row, sequence.tokens, sequence.generated, sequence.seen)
         if draft is None or task.draft_logits is None:
             return sequence.sampler.choose(row)
         return sequence.sampler.verify(row, draft, task.draft_logits[place], task.draft_threshold)

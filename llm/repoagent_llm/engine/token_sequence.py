@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.engine.guide import Guide
+from repoagent_llm.engine.logits import SeenTokens
 from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.runner.protocol import Seq
 from repoagent_llm.types.enums import FinishReason
@@ -37,6 +38,7 @@ class TokenSequence:
     generation_logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     sent: int = 0
+    seen: SeenTokens = field(default_factory=SeenTokens)
 
     @property
     def generated(self) -> int:

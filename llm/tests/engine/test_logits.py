@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import numpy as np
-from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.logits import LogitsRules, SeenTokens
 from repoagent_llm.engine.word_lists import banned_by_ngrams, banned_by_words, ends_with_any
 from repoagent_llm.types.request import Request, SamplingConfig
 
@@ -42,6 +42,29 @@ def test_presence_and_frequency_count_the_prompt_too() -> None:
     assert _apply(rules, [0, 2, 2, 3], 3) == [-0.5, -1.0, -0.5, -1.0]
     assert _apply(rules, [0, 2], 0) == [-0.5, -1.0, 0.5, 0.5]
     assert _apply(rules, [4, 9], 0) == [1.0, -1.0, 2.0, 0.5]  # a prompt table's tokens
+
+
+def test_each_token_of_a_long_history_is_counted_once() -> None:
+    """All of it were, at every step: the square of a text's length, on the thread of all requests."""
+
+    class History(list[int]):
+        read = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            found = super().__getitem__(place)
+            History.read += len(found) if isinstance(found, list) else 1
+            return found
+
+    rules, seen, tokens = LogitsRules(-1, repetition=2.0, presence=0.5, frequency=1.0), SeenTokens(), History([0, 3])
+    source = random.Random(5)
+    for _ in range(200):
+        rows = np.array([[1.0, -1.0, 2.0, 0.5]] * 2, np.float32)
+        rules.apply(rows[0], tokens, 0, seen)
+        History.read -= len(tokens)  # of the other way
+        rules.apply(rows[1], tokens, 0)
+        assert (rows[0] == rows[1]).all()
+        tokens.append(source.randrange(6))  # 4 and 5: of a prompt table
+    assert History.read < len(tokens)
 
 
 def test_penalties_come_after_the_temperature() -> None:
