@@ -29,8 +29,7 @@ from onnx_models import write_wide_models
 from repoagent_server.grpc.http2 import transport
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.dispatcher import Dispatcher, Route
-from repoagent_server.grpc.http2.head import RequestHead
-from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.http2.head import RequestHead, Stream
 from servers import HERE, MAIN, repoagent
 
 NEED_PAGES: Final = frozenset(

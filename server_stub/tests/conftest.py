@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import repoagent_server.program.program
 from click.testing import CliRunner
-from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.headers import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend

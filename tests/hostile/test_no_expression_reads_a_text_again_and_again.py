@@ -96,7 +96,7 @@ BUILT = {
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
     'server_stub/repoagent_server/flags/config_file.py rf"(?<!\\w){re.escape(text)}(?!\\w)"': "one text, no repeats",
     "server_stub/repoagent_server/flags/ineffective_flags.py pattern": "the operator's own flags",
-    "server_stub/repoagent_server/handlers/forwarding.py pattern.removeprefix(_EXACT)": "the operator's own expression",
+    "server_stub/repoagent_server/handlers/headers.py pattern.removeprefix(_EXACT)": "the operator's own expression",
     "server_stub/repoagent_server/openai/reasoning.py _ANY": "marks, no repeats",
     "server_stub/repoagent_server/http/service.py route.pattern": "the table of routes; a request line is bounded",
     'agents/checksum/repoagent_checksum/json_listings.py f"[0-9A-Fa-f]{{{algorithm.hex_length}}}"': "a fixed count",

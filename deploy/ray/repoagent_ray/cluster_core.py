@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from repoagent_server.handlers.headers import Api
 from repoagent_server.handlers.operations import Call, Operation, Operations
-from repoagent_server.handlers.restrictions import Api
 from repoagent_server.shared.merging import merged_index, merged_metrics, merged_statistics
 
 import repoagent

@@ -9,8 +9,7 @@ from repoagent_server.access import Access
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference, Mailbox
-from repoagent_server.http.api import metrics_route
-from repoagent_server.http.logged import logged
+from repoagent_server.http.api import logged, metrics_route
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.openai_answers import openai_error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ray import serve
-from repoagent_server.access.denials import Denials
+from repoagent_server.access.access import Denials
 from repoagent_server.shared.request_log import RequestLog
 
 import repoagent

@@ -8,7 +8,7 @@ from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.infer import status_of
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.shared.pools import Pools
 
 from repoagent.server import Server

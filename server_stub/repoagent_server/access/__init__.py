@@ -2,9 +2,16 @@
 
 from repoagent_server.access.access import Access, Denied
 from repoagent_server.access.clients import Caller, Client, Grant
-from repoagent_server.access.errors import AccessError, Cause, NotAuthenticatedError, NotPermittedError
-from repoagent_server.access.identity import PeerIdentity
-from repoagent_server.access.rights import Need, Right, Scope
+from repoagent_server.access.credentials import PeerIdentity
+from repoagent_server.access.rights import (
+    AccessError,
+    Cause,
+    Need,
+    NotAuthenticatedError,
+    NotPermittedError,
+    Right,
+    Scope,
+)
 
 __all__ = [
     "Access",

@@ -1,18 +1,27 @@
-"""Who may do what on one server: the rules in force, and the observers of denied requests."""
+"""Who may do what on one server: the rules in force, and the requests that they deny, counted and noted."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
-from repoagent.audit import Actor
+from repoagent.audit import NO_AUDIT, Actor, Audit
+from repoagent.server.exposition.text import Family
 from repoagent_server.access.clients import Asker, Caller
-from repoagent_server.access.credentials import Given
-from repoagent_server.access.errors import AccessError, Cause, NotAuthenticatedError, NotPermittedError
-from repoagent_server.access.identity import PeerIdentity
-from repoagent_server.access.rights import Need, Right, Scope, for_model
+from repoagent_server.access.credentials import Given, PeerIdentity
+from repoagent_server.access.rights import (
+    AccessError,
+    Cause,
+    Need,
+    NotAuthenticatedError,
+    NotPermittedError,
+    Right,
+    Scope,
+    for_model,
+)
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer, UnknownKeyError
 
@@ -159,3 +168,32 @@ def credential_of(asker: Actor | None) -> list[Any] | None:
         return None
     peer = asker.given.peer
     return [asker.given.secret.decode(), list(peer.names) if peer is not None else []]
+
+
+_NAME: Final = "repoagent_denied_requests_total"
+_HELP: Final = "Requests that were not let in, by protocol and reason"
+_PROTOCOLS: Final = ("grpc", "http")
+
+
+class Denials:
+    """Thread-safe. An observer of :class:`Access`; front ends report what they refuse for other reasons."""
+
+    def __init__(self, audit: Audit = NO_AUDIT) -> None:
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(product(_PROTOCOLS, Cause), 0)
+
+    def report(self, denied: Denied) -> None:
+        """Take note of one; never waits."""
+        with self._lock:
+            self._counts[denied.protocol, denied.cause] += 1
+        what = {"model": denied.model, "right": denied.right, "route": denied.route, "reason": denied.reason}
+        actor = Actor("client", denied.client, denied.protocol, denied.request, denied.address)
+        self._audit.note("denied", "denied", what, actor)
+
+    def families(self) -> Iterable[Family]:
+        """The counts. All of them are there from the start: an alert does not see a counter begin."""
+        with self._lock:
+            counts = list(self._counts.items())
+        samples = [((("protocol", protocol), ("reason", cause.value)), count) for (protocol, cause), count in counts]
+        return [Family(_NAME, "counter", _HELP, samples)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from repoagent.errors import ConfigError, InvalidArgumentError, did_you_mean
 from repoagent.nested_text import read_toml
 from repoagent_server.access.clients import Client, Grant
-from repoagent_server.access.identity import canonical
+from repoagent_server.access.credentials import canonical
 from repoagent_server.access.key_sets import ALGORITHMS, KeySet, load_library
 from repoagent_server.access.key_sources import check_source
 from repoagent_server.access.rights import Right

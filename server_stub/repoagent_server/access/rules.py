@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repoagent_server.access.clients import Caller, Client
 from repoagent_server.access.credentials import API_KEY, Given
-from repoagent_server.access.errors import NotAuthenticatedError
+from repoagent_server.access.rights import NotAuthenticatedError
 from repoagent_server.access.tokens import TokenIssuer, read_token
 
 _NO_KEY: Final = f"this server needs a key: send the header 'Authorization: Bearer KEY' or '{API_KEY}: KEY'"

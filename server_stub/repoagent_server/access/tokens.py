@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from repoagent.nested_text import check_depth
-from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.key_sets import KeySet, load_library
+from repoagent_server.access.rights import NotAuthenticatedError
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,134 @@
-"""Tensors as bytes: fixed-size types are views of the body, BYTES elements a 4-byte length and that many bytes each."""
+"""The protocol's data types, and tensors as bytes: views of the body, or elements with a length of 4 bytes each."""
 
+import enum
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.tensor import Array
-from repoagent_server.codec.datatypes import JsonKind, TypeInfo
-from repoagent_server.codec.request_label import RequestLabel
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType
+
+
+def too_many_texts(most: int) -> InvalidArgumentError:
+    """The error for a request of more than ``most`` elements of BYTES."""
+    return InvalidArgumentError(
+        f"the request has more than {most} elements of BYTES; send them in several requests, or raise "
+        f"{Limits.flag('request_texts')}"
+    )
+
+
+@dataclass(slots=True)
+class RequestLabel:
+    """A request on its way in: the model it names, and its id once that is known."""
+
+    model: str
+    request_id: str = ""
+    limits: Limits = DEFAULT_LIMITS
+    texts: int = 0
+    """Elements of BYTES that it has, so far."""
+
+    def count_texts(self, count: int) -> None:
+        """Count ``count`` more elements of BYTES.
+
+        Raises:
+            InvalidArgumentError: they are too many.
+        """
+        self.texts += count
+        if self.texts > self.limits.request_texts:
+            raise too_many_texts(self.limits.request_texts)
+
+    def error(self, text: str) -> InvalidArgumentError:
+        """``text`` with the request's id in front, as Triton's core words what is wrong with an inference request."""
+        return InvalidArgumentError(f"[request id: {self.request_id or '<id_unknown>'}] {text}")
+
+    def wrong_count(self, name: str, expected: int, found: int) -> InvalidArgumentError:
+        """BYTES input ``name`` has ``found`` elements where its shape has ``expected``."""
+        where = f"inference input '{name}' for model '{self.model}'"
+        if found < expected:
+            return self.error(f"expected {expected} string elements for {where}, got {found}")
+        return self.error(f"unexpected number of string elements {expected + 1} for {where}, expecting {expected}")
+
+    def wrong_size(self, name: str, expected: int, found: int) -> InvalidArgumentError:
+        """Input ``name`` has ``found`` bytes where its type and shape need ``expected``."""
+        return self.error(
+            f"input byte size mismatch for input '{name}' for model '{self.model}'. Expected {expected}, got {found}"
+        )
+
+
+MAX_DIMENSIONS: Final = 64
+"""NumPy's. The product of thousands of large numbers takes longer than the request it came in."""
+
+MAX_ELEMENTS: Final = 2**63 - 1
+
+
+def too_many_dimensions(name: str, count: int) -> InvalidArgumentError:
+    """The error for input ``name``."""
+    return InvalidArgumentError(f"input '{name}' has {count} dimensions, and at most {MAX_DIMENSIONS} are possible")
+
+
+def too_many_elements(name: str) -> InvalidArgumentError:
+    """The error for input ``name``."""
+    return InvalidArgumentError(f"the shape of input '{name}' has more elements than 64 bits can count")
+
+
+class JsonKind(enum.Enum):
+    """How the elements of a type are written in JSON."""
+
+    NONE = "none"
+    BOOL = "bool"
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    FLOAT = "float"
+    STRING = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """One data type. ``code`` is how ``array`` and ``struct`` of the standard library call a number of it."""
+
+    name: str
+    data_type: DataType
+    dtype: np.dtype[Any]
+    size: int
+    json: JsonKind
+    code: str = ""
+
+
+_INTEGER_CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+def _describe(data_type: DataType) -> TypeInfo:
+    dtype = NUMPY_TYPES[data_type]
+    kind, code = _json_kind(data_type, dtype)
+    size = 0 if data_type is DataType.BYTES else dtype.itemsize
+    return TypeInfo(data_type.name, data_type, dtype, size, kind, code)
+
+
+def _json_kind(data_type: DataType, dtype: np.dtype[Any]) -> tuple[JsonKind, str]:
+    if data_type in (DataType.FP16, DataType.BF16):
+        return JsonKind.NONE, ""
+    if dtype.kind == "i":
+        return JsonKind.SIGNED, _INTEGER_CODES[dtype.itemsize]
+    if dtype.kind == "u":
+        return JsonKind.UNSIGNED, _INTEGER_CODES[dtype.itemsize].upper()
+    if dtype.kind == "f":
+        return JsonKind.FLOAT, dtype.char
+    return {"b": JsonKind.BOOL, "O": JsonKind.STRING}[dtype.kind], ""
+
+
+#: Every type that a tensor can have, by the name that the protocol gives it.
+BY_NAME: Final[dict[str, TypeInfo]] = {t.name: _describe(t) for t in DataType if t is not DataType.INVALID}
+
+_INVALID: Final = TypeInfo("INVALID", DataType.INVALID, np.dtype(np.void), 0, JsonKind.NONE)
+
+#: The same, by the type itself.
+BY_TYPE: Final[dict[DataType, TypeInfo]] = {t: BY_NAME.get(t.name, _INVALID) for t in DataType}
+
 
 Buffer = bytes | bytearray | memoryview
 

@@ -14,14 +14,11 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer
-from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
-from repoagent_server.codec.fields import as_string, complaint
+from repoagent_server.codec.binary import BY_NAME, Buffer, JsonKind, RequestLabel, TypeInfo
+from repoagent_server.codec.fields import as_string, check_parameters, complaint, parameter_value
 from repoagent_server.codec.json_data import Values, array_of_values
 from repoagent_server.codec.json_text import JsonObject, loads_ordered, too_deep
 from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
-from repoagent_server.codec.parameters import check_parameters, parameter_value
-from repoagent_server.codec.request_label import RequestLabel
 
 _NESTED: Final = "parameters"
 _LENGTH_SIZE: Final = 4

@@ -13,15 +13,20 @@ from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view
-from repoagent_server.codec.datatypes import (
+from repoagent_server.codec.binary import (
     BY_NAME,
     MAX_DIMENSIONS,
     MAX_ELEMENTS,
+    Buffer,
     JsonKind,
+    RequestLabel,
     TypeInfo,
+    bytes_array,
+    tensor_array,
     too_many_dimensions,
     too_many_elements,
+    unpack_bytes,
+    view,
 )
 from repoagent_server.codec.fields import (
     MISSING,
@@ -31,13 +36,12 @@ from repoagent_server.codec.fields import (
     as_unsigned,
     complaint,
     find,
+    read_parameters,
     string_field,
 )
 from repoagent_server.codec.json_data import Values, array_from_json
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
-from repoagent_server.codec.parameters import read_parameters
-from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 

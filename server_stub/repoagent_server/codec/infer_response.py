@@ -8,8 +8,7 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer, pack_bytes
-from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
+from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, TypeInfo, pack_bytes
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.json_text import (
     LATER,

@@ -13,11 +13,9 @@ import numpy as np
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.requests.tensor import Array
-from repoagent_server.codec.binary import bytes_array
-from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
+from repoagent_server.codec.binary import BY_NAME, JsonKind, RequestLabel, TypeInfo, bytes_array
 from repoagent_server.codec.fields import complaint
 from repoagent_server.codec.json_text import too_deep
-from repoagent_server.codec.request_label import RequestLabel
 
 
 @dataclass(slots=True)

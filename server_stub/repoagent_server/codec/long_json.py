@@ -16,10 +16,9 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent_server.codec.binary import Buffer
+from repoagent_server.codec.binary import Buffer, too_many_texts
 from repoagent_server.codec.json_data import Values
 from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
-from repoagent_server.codec.request_label import too_many_texts
 
 LONG_JSON: Final = 1 << 18
 """Documents from this size, in bytes, are better read here and on a thread."""

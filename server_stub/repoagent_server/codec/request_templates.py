@@ -16,8 +16,7 @@ import orjson
 
 from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer, view
-from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
+from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, TypeInfo, view
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 

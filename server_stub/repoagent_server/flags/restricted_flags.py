@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from repoagent.errors import did_you_mean
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 
 #: What the key of a restricted protocol is prefixed with to make the name of its header.
 GRPC_PREFIX: Final = "triton-grpc-protocol-"

@@ -12,7 +12,7 @@ import click
 from repoagent.cli.flags import PAIR, BackendSetting, merge_settings
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.scheduling.rate_limiter import EVERY_DEVICE, RateLimiterResource
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.shared.setting import SETTING, Setting
 
 __all__ = [

@@ -8,11 +8,11 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from repoagent_server.access import Access, AccessError, Caller, Cause, Denied, Need, Right, Scope
+from repoagent_server.access.access import Denials
 from repoagent_server.access.credentials import Given
-from repoagent_server.access.denials import Denials
 from repoagent_server.access.rights import KNOWN, OPEN
+from repoagent_server.handlers.headers import Api, Restriction, Restrictions
 from repoagent_server.handlers.operations import OPERATIONS
-from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog
 

@@ -11,7 +11,7 @@ from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.service import SERVICE, GrpcService
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.operations import Operations
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions

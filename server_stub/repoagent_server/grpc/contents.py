@@ -8,9 +8,7 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.tensor import Array, DataType
-from repoagent_server.codec.binary import bytes_array
-from repoagent_server.codec.datatypes import TypeInfo
-from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.binary import RequestLabel, TypeInfo, bytes_array
 from repoagent_server.grpc import messages_pb2 as pb
 
 _AT_ONCE: Final = 1 << 16

@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError
 
 from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
-from repoagent_server.codec.binary import view
-from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
+from repoagent_server.codec.binary import BY_TYPE, TypeInfo, view
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import frame_of

@@ -8,11 +8,17 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer, tensor_array
-from repoagent_server.codec.datatypes import BY_NAME, MAX_DIMENSIONS, TypeInfo, too_many_dimensions
+from repoagent_server.codec.binary import (
+    BY_NAME,
+    MAX_DIMENSIONS,
+    Buffer,
+    RequestLabel,
+    TypeInfo,
+    tensor_array,
+    too_many_dimensions,
+)
+from repoagent_server.codec.fields import check_parameters
 from repoagent_server.codec.infer_request import check_tensors
-from repoagent_server.codec.parameters import check_parameters
-from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
 from repoagent_server.handlers.inference import check_version

@@ -12,8 +12,7 @@ from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.serving.requests.request import InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import Array, DataType
 from repoagent_server.access import AccessError
-from repoagent_server.codec.binary import Buffer, pack_bytes
-from repoagent_server.codec.datatypes import BY_TYPE
+from repoagent_server.codec.binary import BY_TYPE, Buffer, pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import code_of
 from repoagent_server.handlers.requested_outputs import as_bytes

@@ -19,7 +19,6 @@ from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
-from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges
 from repoagent_server.handlers.operations import (
     Call,
     LoadParameters,
@@ -27,7 +26,7 @@ from repoagent_server.handlers.operations import (
     Operations,
     check_repository,
 )
-from repoagent_server.handlers.trace_settings import TraceChanges
+from repoagent_server.handlers.settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, TraceChanges
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.pools import Pools

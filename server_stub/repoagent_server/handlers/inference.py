@@ -20,7 +20,7 @@ from repoagent.serving.requests.request import Asked, InferRequest, InferRespons
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
 from repoagent_server.access.credentials import CREDENTIALS
 from repoagent_server.access.rights import for_model
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core

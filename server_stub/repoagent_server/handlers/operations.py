@@ -15,11 +15,10 @@ from repoagent.nested_text import read_json
 from repoagent.public_text import public_values
 from repoagent_server.access import Access, Caller, Need, Right, Scope
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.handlers.headers import Api
 from repoagent_server.handlers.inference import check_version
-from repoagent_server.handlers.log_settings import log_settings, update_log
-from repoagent_server.handlers.restrictions import Api
+from repoagent_server.handlers.settings import check_model, log_settings, update_log, update_traces
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
-from repoagent_server.handlers.trace_settings import check_model, update_traces
 from repoagent_server.shared.core import Core
 
 Pool = Literal["", "asks", "long", "waits", "work"]

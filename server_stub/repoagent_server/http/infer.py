@@ -10,12 +10,10 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import Asked, InferResponse
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import Buffer, bytes_array, view
-from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
+from repoagent_server.codec.binary import BY_NAME, Buffer, JsonKind, RequestLabel, TypeInfo, bytes_array, view
 from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.request_templates import RequestTemplates
 from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
 from repoagent_server.http.compression import CodedBodies

@@ -8,7 +8,7 @@ from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array
 from repoagent_server.handlers import inference
-from repoagent_server.http.load_report import load_report
+from repoagent_server.http.generate import load_report
 from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
 from repoagent_server.openai.answer import Answer
 from repoagent_server.openai.embeddings import VectorRequest, embedding_of

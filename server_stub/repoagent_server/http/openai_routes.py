@@ -15,11 +15,10 @@ from repoagent_server.access.rights import for_model, listed
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
+from repoagent_server.handlers.headers import Api
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.operations import visible
-from repoagent_server.handlers.restrictions import Api
-from repoagent_server.http.json_body import check_depth
-from repoagent_server.http.load_report import wanted_report
+from repoagent_server.http.generate import wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
 from repoagent_server.http.openai_answers import (
@@ -31,6 +30,7 @@ from repoagent_server.http.openai_answers import (
     VectorGroup,
     openai_error,
 )
+from repoagent_server.http.routes import check_depth
 from repoagent_server.http.service import Params, Route, route_of
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatForm, read_chat

@@ -7,10 +7,13 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent_server.access import Right
 from repoagent_server.access.rights import for_model
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, complaint, find, members
-from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges
+from repoagent_server.codec.json_text import loads, too_deep
+from repoagent_server.codec.long_json import LONG_JSON, Frame, read_long
+from repoagent_server.handlers.headers import Api
 from repoagent_server.handlers.operations import (
     MODEL_PATH,
     OPERATIONS,
@@ -20,9 +23,7 @@ from repoagent_server.handlers.operations import (
     Operations,
     check_repository,
 )
-from repoagent_server.handlers.restrictions import Api
-from repoagent_server.handlers.trace_settings import TraceChanges
-from repoagent_server.http.json_body import document, optional_document
+from repoagent_server.handlers.settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, TraceChanges
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.service import Deferred, Params, Route
 
@@ -275,3 +276,40 @@ _WRITE: Final[Mapping[str, Callable[[Any, Request, Params], Response]]] = {
     "ModelReady": _model_health,
 }
 """The others answer with JSON, or without a body."""
+
+
+_FRAME: Final = Frame(DEFAULT_LIMITS.request_parameters, DEFAULT_LIMITS.json_depth)
+
+
+def document(request: Request) -> Any:
+    """The document, read piece by piece if it is long.
+
+    Raises:
+        InternalError: it does not parse.
+        InvalidArgumentError: it is nested too deeply, or has too many members.
+    """
+    if len(request.body) >= LONG_JSON:
+        return read_long(request.body, _FRAME)
+    read = loads(request.body)
+    check_depth(read)
+    return read
+
+
+def optional_document(request: Request) -> Any:
+    """The same; MISSING if there is no body, which means that all is as by default."""
+    return document(request) if len(request.body) else MISSING
+
+
+def check_depth(value: object) -> None:
+    """Raise ``InvalidArgumentError`` if a document that was read is nested too deeply."""
+    level = [value]
+    for _ in range(_FRAME.depth + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise too_deep(_FRAME.depth)

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent_server.access import Access, AccessError, Cause, Denied, Need
+from repoagent_server.access.access import Denials
 from repoagent_server.access.credentials import given_in
-from repoagent_server.access.denials import Denials
 from repoagent_server.codec.long_json import LONG_JSON
+from repoagent_server.handlers.headers import Api, Restriction, Restrictions
 from repoagent_server.handlers.operations import Pool
-from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
 from repoagent_server.shared.client_text import client_text

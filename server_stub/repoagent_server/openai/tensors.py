@@ -8,7 +8,7 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
-from repoagent_server.codec.datatypes import BY_NAME
+from repoagent_server.codec.binary import BY_NAME
 from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.errors import FieldError
 from repoagent_server.openai.generation_request import GenerationRequest

@@ -1,22 +1,28 @@
-"""The ways in of ``repoagent serve``: the front ends that its options ask for, and what they share."""
+"""The ways in of ``repoagent serve``: the front ends that its options ask for, what they share, and the ready file."""
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final, Protocol
 
+from repoagent.atomic_file import replace_file
+from repoagent.errors import UnavailableError
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.page import Exposition, Machine, Source
 from repoagent.serving.core import ServingCore
 from repoagent_server.access import Access
-from repoagent_server.access.denials import Denials
+from repoagent_server.access.access import Denials
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.http.hosting.sagemaker import sagemaker_service
+from repoagent_server.http.hosting.vertex import vertex_service
 from repoagent_server.http.reader import Limits
-from repoagent_server.program.hosting_services import sagemaker_service, vertex_service
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
@@ -191,3 +197,32 @@ def request_log(path: Path | None) -> Iterator[RequestLog | None]:
         yield log
     finally:
         log.close()
+
+
+def clear_ready_file(path: Path) -> None:
+    """Remove what an earlier server left there, so that no one takes it for this one's.
+
+    Raises:
+        UnavailableError: the file will not be there when it is time, for it cannot be written.
+    """
+    with _faults(path), NamedTemporaryFile(dir=path.parent):
+        path.unlink(missing_ok=True)
+
+
+def write_ready_file(path: Path, addresses: Mapping[str, tuple[str, int]]) -> None:
+    """Write ``{"pid": ..., "http": {"address": ..., "port": ...}, ...}``; the file appears whole or not at all.
+
+    Raises:
+        UnavailableError: it cannot be written.
+    """
+    document = {"pid": os.getpid(), **{name: {"address": a, "port": p} for name, (a, p) in addresses.items()}}
+    with _faults(path):
+        replace_file(path, json.dumps(document).encode() + b"\n")
+
+
+@contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(f"cannot write the ready file {path}: {error.strerror}") from error

@@ -24,7 +24,7 @@ from repoagent_server.processes.versions import Handed
 from repoagent_server.program.front_ends import READY_NAMES, ports, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
-from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
+from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 logger = logging.getLogger(__name__)
 

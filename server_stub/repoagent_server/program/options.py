@@ -12,16 +12,15 @@ from repoagent.server.exposition.page import MetricsSettings
 from repoagent.server.logs import FORMATS
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings
-from repoagent_server.flags.http_tls_flags import HttpTls
+from repoagent_server.flags.endpoint_flags import HttpTls
 from repoagent_server.flags.values import LEVEL, PROCESSES, RESOURCE
-from repoagent_server.handlers.restrictions import Api, Restrictions
+from repoagent_server.handlers.headers import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.http.listener import is_unix
 from repoagent_server.http.origins import is_loopback
-from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.setting import setting
+from repoagent_server.shared.setting import AttestOptions, AuditOptions, setting
 
 
 @dataclass(frozen=True, slots=True)

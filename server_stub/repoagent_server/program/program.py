@@ -29,21 +29,22 @@ from repoagent.server.exposition.page import Source
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.request import ModelId
+from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file import AccessFile
-from repoagent_server.access.denials import Denials
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.program.auditing import audit_log, note_access_change
 from repoagent_server.program.front_ends import (
     READY_NAMES,
     FrontEnd,
     certificate_metrics,
+    clear_ready_file,
     front_ends,
     metrics_page,
     request_log,
+    write_ready_file,
 )
 from repoagent_server.program.logs import configure, table
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.ready_file import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.watchdog import watchdog
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics

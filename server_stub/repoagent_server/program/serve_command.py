@@ -1,20 +1,29 @@
 """``repoagent serve``: the command line. Names and meanings are Triton's wherever it has the same thing."""
 
 import sys
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import click
 
 from repoagent.cli.flags import agents_from_directory, limit_flags, take_limits
-from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
-from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
-from repoagent_server.flags.http_tls_flags import http_tls_flags, take_http_tls
+from repoagent_server.flags.endpoint_flags import (
+    HttpTlsOptions,
+    hosting_flags,
+    metrics_flags,
+    take_http_tls,
+    take_metrics_settings,
+    take_port,
+    take_sagemaker,
+    take_vertex,
+)
 from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings, take_strictness
-from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_settings, take_port
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
 from repoagent_server.flags.values import (
+    BOOLEAN,
     PAIR,
     BackendSetting,
     boolean,
@@ -23,8 +32,53 @@ from repoagent_server.flags.values import (
     take,
 )
 from repoagent_server.program.options import LogOptions, ServeOptions, open_ports
-from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.shared.setting import AttestOptions, AuditOptions
+
+
+class AbbreviatingCommand(click.Command):
+    """A command whose flags may be shortened."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``args``, with every flag in full.
+
+        Raises:
+            click.UsageError: also for a flag that several begin like.
+        """
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        names = {name: option for option in options for name in option.opts if name.startswith("--")}
+        return super().parse_args(ctx, _in_full(args, names, ctx))
+
+
+def _in_full(args: Sequence[str], names: Mapping[str, click.Option], ctx: click.Context) -> list[str]:
+    result: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if argument == "--" or not flag.startswith("--"):
+            result.append(argument)
+            continue
+        name = _full_name(flag, names, ctx)
+        result.append(name + equals + value)
+        option = names.get(name)
+        if option is not None and not equals and not _stands_alone(option):
+            result += islice(rest, 1)  # its value, whatever it looks like
+    return result
+
+
+def _full_name(flag: str, names: Mapping[str, click.Option], ctx: click.Context) -> str:
+    """The one name that begins with ``flag``; ``flag`` itself if none does, for click to complain about."""
+    if flag in names or flag == "--":
+        return flag
+    meant = {name: option for name, option in names.items() if name.startswith(flag)}
+    if len({option.name for option in meant.values()}) > 1:
+        raise click.UsageError(f"flag '{flag}' is ambiguous; it may be {', '.join(sorted(meant))}", ctx)
+    return next(iter(meant), flag)
+
+
+def _stands_alone(option: click.Option) -> bool:
+    """Whether ``option`` can be given without a value, so that what looks like a flag after it is one."""
+    return option.is_flag or option.type is BOOLEAN
 
 
 @click.command(cls=AbbreviatingCommand, context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
@@ -62,7 +116,7 @@ from repoagent_server.shared.grpc_options import GrpcOptions
     help="Parts of the HTTP API that need the header KEY with this value: health, metadata, inference, shared-memory, "
     "model-config, model-repository, statistics, trace, logging; repeat for more.",
 )
-@http_tls_flags
+@flags_of(HttpTlsOptions)
 @click.option(
     "--grpc-port",
     type=click.IntRange(0, 65535),

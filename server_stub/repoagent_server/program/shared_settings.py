@@ -14,9 +14,8 @@ from repoagent.audit import NO_AUDIT, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent_server.access.access_file import AccessFile
-from repoagent_server.handlers.log_settings import LOG_FORMATS, LogChanges, log_settings, update_log
+from repoagent_server.handlers.settings import LOG_FORMATS, LogChanges, log_settings, update_log, update_traces
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.handlers.trace_settings import update_traces
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import client, text_of
 from repoagent_server.processes.fleet import Fleet

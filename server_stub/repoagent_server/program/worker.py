@@ -20,12 +20,11 @@ from repoagent.audit import NO_AUDIT
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
-from repoagent_server.access.access import Access, credential_of
+from repoagent_server.access.access import Access, Denials, credential_of
 from repoagent_server.access.access_file import rules_of
-from repoagent_server.access.denials import Denials
-from repoagent_server.access.errors import AccessError
+from repoagent_server.access.rights import AccessError
 from repoagent_server.access.tokens import TokenIssuer
-from repoagent_server.handlers.log_settings import LogChanges, update_log
+from repoagent_server.handlers.settings import LogChanges, update_log
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
 from repoagent_server.processes.links import Links, Rights

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from repoagent_server.tls.certificates import Certificates
-from repoagent_server.tls.handshakes import Handshakes, Outcome
-from repoagent_server.tls.reading import read_all, read_into
+from repoagent_server.tls.handshakes import Handshakes, Outcome, read_all, read_into
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Handshakes that have begun: how many there may be, for how long, and the threads on which they are computed."""
+"""Handshakes that have begun: how many, for how long, on which threads; and what can be decrypted after them."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 logger = logging.getLogger(__name__)
 
@@ -86,3 +86,47 @@ class Handshakes:
             logger.debug("a TLS handshake failed: %s", error)
             return Outcome.FAILED
         return Outcome.DONE
+
+
+_MOST: Final = 1 << 18
+"""Bytes that are handed on at a time."""
+
+
+def read_all(tls: ssl.SSLObject, incoming: ssl.MemoryBIO) -> tuple[bytes, bool]:
+    """All that is there, up to a limit, and whether the client has ended its side.
+
+    Raises:
+        ssl.SSLError: the client broke the protocol.
+    """
+    pieces: list[bytes] = []
+    size, ended = 0, False
+    try:
+        while size < _MOST and (incoming.pending or tls.pending()):
+            piece = tls.read(_MOST)
+            if not piece:
+                ended = True
+                break
+            pieces.append(piece)
+            size += len(piece)
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLZeroReturnError:
+        ended = True
+    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), ended
+
+
+def read_into(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, memory: memoryview) -> tuple[int, bool]:
+    """The same into ``memory``: how many bytes it got."""
+    size, ended = 0, False
+    try:
+        while size < len(memory) and (incoming.pending or tls.pending()):
+            count = tls.read(len(memory) - size, memory[size:])
+            if not count:
+                ended = True
+                break
+            size += cast("int", count)
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLZeroReturnError:
+        ended = True
+    return size, ended

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_server.codec.binary import bytes_array, pack_bytes, unpack_bytes, view
-from repoagent_server.codec.datatypes import BY_NAME
-from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.binary import BY_NAME, RequestLabel, bytes_array, pack_bytes, unpack_bytes, view
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from repoagent.errors import InvalidArgumentError

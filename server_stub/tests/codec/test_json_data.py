@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.codec.datatypes import BY_NAME
+from repoagent_server.codec.binary import BY_NAME, RequestLabel
 from repoagent_server.codec.json_data import array_from_json
-from repoagent_server.codec.request_label import RequestLabel
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.requests.tensor import Array

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_server.codec.datatypes import BY_NAME
+from repoagent_server.codec.binary import BY_NAME, RequestLabel
 from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
-from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.codec.request_templates import FloatParser, NumberList, RequestTemplates, float_parser
 
 from repoagent.errors import RepoAgentError

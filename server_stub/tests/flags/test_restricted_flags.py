@@ -5,7 +5,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.program.serve_command import serve
 
 

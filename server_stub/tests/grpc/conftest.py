@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc as triton
 from google.protobuf import json_format
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.headers import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2_grpc

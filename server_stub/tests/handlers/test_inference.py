@@ -11,7 +11,7 @@ import tritonclient.http as http_client
 from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.handlers import requested_outputs
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.inference import Answer, Inference, Mailbox
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 

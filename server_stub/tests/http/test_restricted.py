@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.handlers.operations import Operations
-from repoagent_server.handlers.restrictions import Api, Restriction
 from repoagent_server.http.frontend import HttpFrontend
 from repoagent_server.http.routes import api_routes
 

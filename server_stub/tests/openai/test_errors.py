@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openai import APIError, BadRequestError, InternalServerError, NotFoundError, OpenAI, RateLimitError
 from repoagent_server import KServeHttp, asgi_app
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 

@@ -24,7 +24,7 @@ from repoagent_server.processes.versions import Handed
 from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
-from repoagent_server.shared.audit_options import AttestOptions, AuditOptions
+from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 from repoagent.audit import NO_AUDIT, Actor, current_actor
 from repoagent.config import ModelConfig

@@ -11,7 +11,7 @@ import pytest
 import repoagent_server.http.connection
 from repoagent_server.access import Scope
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.frontend import Endpoint, HttpFrontend

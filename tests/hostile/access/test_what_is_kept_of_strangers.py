@@ -15,7 +15,7 @@ from repoagent_server.access.credentials import Given
 from repoagent_server.access.key_sources import FetchedSets
 from repoagent_server.access.rights import for_model
 from repoagent_server.access.rules import Rules
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from tritonclient.grpc import service_pb2, service_pb2_grpc

@@ -8,7 +8,7 @@ import grpc
 import httpx
 import pytest
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 
 from tests.hostile.front_ends.conftest import Ways
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
+from repoagent_server.handlers.headers import Api, Restriction, Restrictions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions

@@ -7,7 +7,7 @@ from typing import Any, Final
 import grpc
 import pytest
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.operations import LoadParameters
 
 from repoagent.errors import InvalidArgumentError

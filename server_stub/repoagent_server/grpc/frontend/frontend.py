@@ -17,14 +17,13 @@ from repoagent.config import model_config_pb2
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
-from repoagent_server.access.denials import Denials
+from repoagent_server.access.access import Denials
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RestrictedProtocols
 from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.http2.transport import Http2Transport, Served
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
-from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.headers import HeaderForwarding, Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.connections import InFlight, come_round
 from repoagent_server.shared.core import Core

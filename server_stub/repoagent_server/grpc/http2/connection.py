@@ -30,10 +30,9 @@ from repoagent_server.grpc.http2.frames import (
     StreamFault,
     number_frame,
 )
-from repoagent_server.grpc.http2.head import RequestHead, bad_trailers
+from repoagent_server.grpc.http2.head import RequestHead, Stream, bad_trailers
 from repoagent_server.grpc.http2.headers import HeaderReader
 from repoagent_server.grpc.http2.sender import Sender
-from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import Reserve
 
 _MAX_BLOCK: Final = 1 << 15

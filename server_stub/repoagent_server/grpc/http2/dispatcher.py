@@ -12,11 +12,10 @@ from repoagent_server.access import AccessError
 from repoagent_server.access.credentials import given_in
 from repoagent_server.grpc.access import CallAccess, RestrictedProtocols
 from repoagent_server.grpc.http2.connection import Connection
-from repoagent_server.grpc.http2.head import RequestHead, literal
+from repoagent_server.grpc.http2.head import RequestHead, Stream, literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
 from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
 from repoagent_server.grpc.http2.running_call import RunningCall
-from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService

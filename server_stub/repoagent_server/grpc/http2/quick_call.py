@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.frames import U32
-from repoagent_server.grpc.http2.head import literal
+from repoagent_server.grpc.http2.head import Stream, literal
 from repoagent_server.grpc.http2.messages import PREFIX_BYTES, MessageFault
 from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
-from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import OneAnswer, status_of
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import details

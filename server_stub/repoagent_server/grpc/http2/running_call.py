@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.http2.connection import Connection
-from repoagent_server.grpc.http2.head import literal
+from repoagent_server.grpc.http2.head import Stream, literal
 from repoagent_server.grpc.http2.messages import (
     HELD,
     INTERNAL,
@@ -23,7 +23,6 @@ from repoagent_server.grpc.http2.messages import (
     decompress,
     too_large,
 )
-from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.reserve import WORTH_COUNTING, Memory

@@ -26,9 +26,8 @@ from repoagent_server.grpc.http2.frames import (
     frame,
     number_frame,
 )
-from repoagent_server.grpc.http2.head import literal
+from repoagent_server.grpc.http2.head import Stream, literal
 from repoagent_server.grpc.http2.headers import status_fields
-from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.shared.reserve import HELD_FLAG, Reserve
 
 READS_TOO_SLOWLY: Final = f"too much waits for clients that read slowly ({HELD_FLAG})"

@@ -1,13 +1,17 @@
 """Amazon SageMaker: ``GET /ping`` and ``POST /invocations``, for one model."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from repoagent.errors import InvalidArgumentError
-from repoagent_server.http.hosting.service import UNKNOWN, Target
+from repoagent_server.http.hosting.service import UNKNOWN, Target, default_model, hosted
 from repoagent_server.http.messages import Request, Response
+from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.pools import Pools
 
 _PREFIX: Final = "SAGEMAKER_TRITON_"
 _INFERENCES: Final = ("infer", "generate", "generate_stream")
@@ -68,3 +72,15 @@ class SageMaker:
         """Where ``request`` belongs, with its own method: the route refuses another one."""
         path = self._paths.get(request.target.partition(b"?")[0])
         return UNKNOWN if path is None else Target(path, request.method)
+
+
+def sagemaker_service(options: SageMakerOptions, core: Core, api: Callable[..., ServiceFactory]) -> ServiceFactory:
+    """What a front end needs to serve SageMaker's routes with ``api``, in which another dispatcher may be put."""
+
+    def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
+        # A model that is named may be loaded later: /ping reports until then that the server is not ready.
+        index = [] if options.model else core.index(ready_only=True)
+        model = default_model(options.model, index, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", check=False)
+        return api(make_service=hosted(SageMaker(options, model)))(loop, pools)
+
+    return make

@@ -5,8 +5,9 @@ whatever restricts that route restricts it.
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent_server.http.messages import Exchange, Request, Response, WrappedExchange, error_response
@@ -121,3 +122,28 @@ class _HostedExchange(WrappedExchange):
                 rest = [header for header in response.headers if header[0] != _SIZE]
                 return replace(response, content_type=self._binary_type + size, headers=rest)
         return response
+
+
+def default_model(name: str, index: Sequence[Mapping[str, Any]], how: str, *, check: bool = True) -> str:
+    """``name``, or the only model of ``index``, which lists the versions that are ready.
+
+    Args:
+        name: What the operator chose; "" for nothing.
+        index: The index of the server, ready versions only.
+        how: How the operator names a model, for the message.
+        check: Whether a model that was chosen must be ready.
+
+    Raises:
+        InvalidArgumentError: there is no such model, or more than one.
+    """
+    ready = sorted({str(entry["name"]) for entry in index})
+    if name:
+        if check and name not in ready:
+            raise InvalidArgumentError(f"Expect the default model '{name}' is loaded ({how} names it)")
+        return name
+    if len(ready) != 1:
+        raise InvalidArgumentError(
+            "Expect the model repository contains only a single model if default model is not specified; "
+            f"{len(ready)} are loaded. Name one with {how}"
+        )
+    return ready[0]

@@ -1,13 +1,17 @@
 """Google Vertex AI: a route for health, one for predictions, and a header that leads to the rest of the API."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from repoagent.errors import InvalidArgumentError
-from repoagent_server.http.hosting.service import UNKNOWN, Target
+from repoagent_server.http.hosting.service import UNKNOWN, Target, default_model, hosted
 from repoagent_server.http.messages import Request, Response, error_response
+from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.pools import Pools
 
 _REDIRECT: Final = b"x-vertex-ai-triton-redirect"
 
@@ -67,3 +71,13 @@ class Vertex:
         if request.method != b"POST":  # the platform can send no other, so the route's own method takes its place
             return error_response("Method Not Allowed", 405)
         return Target("/" + redirect.decode("latin-1").strip())
+
+
+def vertex_service(options: VertexOptions, core: Core, api: Callable[..., ServiceFactory]) -> ServiceFactory:
+    """What a front end needs to serve Vertex AI's routes: see :func:`sagemaker_service`."""
+
+    def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
+        model = default_model(options.model, core.index(ready_only=True), "--vertex-ai-default-model")
+        return api(make_service=hosted(Vertex(options, model)))(loop, pools)
+
+    return make

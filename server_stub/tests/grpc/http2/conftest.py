@@ -11,8 +11,7 @@ from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.frames import PREFACE
-from repoagent_server.grpc.http2.head import RequestHead
-from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.http2.head import RequestHead, Stream
 from repoagent_server.shared.reserve import Reserve
 
 from .raw_client import HEADERS

@@ -20,7 +20,7 @@ from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, 
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import CONNECTION_WINDOW, MAX_FRAME, MAX_STREAMS, STREAM_WINDOW
 from repoagent_server.grpc.http2.frames import PREFACE
-from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.http2.head import Stream
 
 from .conftest import Client, Recorder, Server, data_frame, headers_frame, message
 from .raw_client import HEADERS

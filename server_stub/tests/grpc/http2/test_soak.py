@@ -28,8 +28,7 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.frames import PREFACE
-from repoagent_server.grpc.http2.head import RequestHead
-from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.http2.head import RequestHead, Stream
 from repoagent_server.shared.reserve import Reserve
 
 from tests.extent import in_full

@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 import numpy as np
 import pytest
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
 
 from repoagent.errors import InvalidArgumentError

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
 
 from repoagent.errors import InvalidArgumentError

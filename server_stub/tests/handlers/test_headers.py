@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from repoagent_server import KServeGrpc, KServeHttp, asgi_app
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.headers import HeaderForwarding
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server import Server

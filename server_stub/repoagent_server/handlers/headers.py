@@ -1,8 +1,11 @@
-"""Headers of inference requests that reach the model as parameters."""
+"""Headers with a meaning here: those that reach the model as parameters, and those that parts of the API need."""
 
+import enum
+import hmac
 import re
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from repoagent.errors import InvalidArgumentError
 
@@ -63,3 +66,33 @@ class HeaderForwarding:
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="surrogateescape")
+
+
+class Api(enum.StrEnum):
+    """The parts that can be restricted, under Triton's names."""
+
+    HEALTH = "health"
+    METADATA = "metadata"
+    INFERENCE = "inference"
+    SHARED_MEMORY = "shared-memory"
+    MODEL_CONFIG = "model-config"
+    MODEL_REPOSITORY = "model-repository"
+    STATISTICS = "statistics"
+    TRACE = "trace"
+    LOGGING = "logging"
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The header that a request must have, and its value, which is a secret."""
+
+    header: str
+    value: bytes = field(repr=False)
+
+    def admits(self, given: bytes | None) -> bool:
+        """Whether the header has the value. The time that this takes does not depend on the value."""
+        return given is not None and hmac.compare_digest(given, self.value)
+
+
+Restrictions: TypeAlias = Mapping[Api, Restriction]
+"""What is restricted; the rest is open."""

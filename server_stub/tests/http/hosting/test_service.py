@@ -1,7 +1,7 @@
 """The model that a platform's requests mean."""
 
 import pytest
-from repoagent_server.program.hosting_services import default_model
+from repoagent_server.http.hosting.service import default_model
 
 from repoagent.errors import InvalidArgumentError
 

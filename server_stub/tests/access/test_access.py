@@ -10,10 +10,10 @@ import grpc
 import httpx
 import pytest
 from repoagent_server.access import Cause, Denied
+from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file import AccessFile
-from repoagent_server.access.denials import Denials
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.handlers.restrictions import Api, Restriction
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from repoagent_server.program.ready_file import clear_ready_file, write_ready_file
+from repoagent_server.program.front_ends import clear_ready_file, write_ready_file
 
 from repoagent.errors import UnavailableError
 
