@@ -6,10 +6,12 @@ A model counts with the size of its files; that is known before it is loaded, an
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from repoagent.audit import Actor, AuditError, acting_as
 from repoagent.errors import (
@@ -31,6 +33,9 @@ from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.storage import Fingerprint
 
 logger = logging.getLogger(__name__)
+
+_REFUSALS: Final = 64
+"""How many clients are remembered that may not have a model loaded: its chain does not run for them again."""
 
 
 @dataclass(slots=True)
@@ -68,8 +73,8 @@ class OnDemand:
         self._entries: dict[str, _Entry] = {}
         self._starting: dict[str, Future[None]] = {}
         self._failed: dict[str, tuple[Fingerprint, RepoAgentError]] = {}
-        self._forbidden: dict[str, tuple[Fingerprint, ForbiddenStepError]] = {}
-        """What the client that asked last may not have loaded; others may."""
+        self._forbidden: dict[str, deque[tuple[Fingerprint, ForbiddenStepError]]] = {}
+        """What the clients that asked last may not have loaded; others may."""
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -224,9 +229,9 @@ class OnDemand:
         before, failure = self._failed.get(name, (None, None))
         if failure is not None and before == fingerprint:
             raise UnavailableError(f"{str(failure).rstrip()} (not tried again before its files change)")
-        before, refusal = self._forbidden.get(name, (None, None))
-        if refusal is not None and before == fingerprint and _same(refusal.actor, asker):
-            raise refusal
+        for before, refusal in self._forbidden.get(name, ()):
+            if before == fingerprint and _same(refusal.actor, asker):
+                raise refusal
         self._reserve(name, fingerprint.size)
         try:
             self._table.load(name, LoadRequest(needed=True)).result()
@@ -235,7 +240,7 @@ class OnDemand:
                 self._entries.pop(name, None)
                 # Nothing is wrong with a model that was unloaded, or whose load could not be recorded.
                 if (forbidden := forbidden_step(error)) is not None:
-                    self._forbidden[name] = (fingerprint, forbidden)
+                    self._forbidden.setdefault(name, deque(maxlen=_REFUSALS)).append((fingerprint, forbidden))
                 elif not isinstance(error, CancelledError | AuditError):
                     self._failed[name] = (fingerprint, error)
             raise

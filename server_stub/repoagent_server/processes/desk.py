@@ -4,7 +4,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from repoagent.audit import Actor, Audit, acting_as
@@ -126,15 +126,26 @@ class Desk:
         if not (isinstance(asked, list) and len(asked) == len(("number", "actor", "restricted"))):
             raise InvalidArgumentError("a call without its actor")
         number, fields, restricted = asked
-
-        def manages(model: str) -> bool:
-            try:
-                return fleet.ask(worker(), "manages", number, model, timeout=_PERMISSION_SECONDS) is True
-            except RepoAgentError:
-                return False
-
-        with acting_as(replace(client(fields, manages if restricted is not False else None), by=by)):
+        manages = _Manages(fleet, worker, number) if restricted is not False else None
+        with acting_as(replace(client(fields, manages), by=by)):
             yield
+
+
+@dataclass(frozen=True)
+class _Manages:
+    """Which models the client of a call may bring into service, as its worker answers."""
+
+    fleet: Fleet
+    worker: Callable[[], int]
+    number: Any
+    """The worker's, for these rights."""
+
+    def __call__(self, model: str) -> bool:
+        try:
+            answer = self.fleet.ask(self.worker(), "manages", self.number, model, timeout=_PERMISSION_SECONDS)
+        except RepoAgentError:
+            return False
+        return answer is True
 
 
 def _statistics(_worker: int, answer: Any) -> dict[str, Any]:

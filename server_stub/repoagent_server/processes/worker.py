@@ -36,6 +36,7 @@ from repoagent_server.processes.links import Links
 from repoagent_server.processes.passing import passing_version
 
 _ANSWER_SECONDS: Final = 30.0
+_MOST_ASKERS: Final = 4096
 _EXPECTED_SECONDS: Final = 5.0
 """How long a request for a model that is about to be shown waits for that."""
 
@@ -61,6 +62,8 @@ class WorkerCore(ServingCore):
         self._demand = AskedDemand(self._table, self._context.dependencies, nowhere, self._offers, self._load_on_demand)
         self._reception = Reception(self._table, self._demand, self.tracer, self._life)
         self._actors: dict[int, Actor] = {}
+        self._askers: dict[Callable[[str], bool] | None, int] = {}
+        """The rights of clients whose requests had models loaded, and the numbers of their actors."""
         # Others than those of the process whose place this one takes: the keeper may still ask about its clients.
         self._numbers = itertools.count(os.getpid() << 32)
 
@@ -103,8 +106,15 @@ class WorkerCore(ServingCore):
         return self.options.on_demand and bool(self._calls.call("offers", name, timeout=_ANSWER_SECONDS))
 
     def _load_on_demand(self, name: str) -> None:
-        with self._acting() as actor:
-            refusal = self._calls.call("demand", actor, name)
+        actor = current_actor()
+        if len(self._askers) >= _MOST_ASKERS:
+            for number in self._askers.values():
+                self._actors.pop(number, None)
+            self._askers.clear()
+        # The same number for the same rights: the keeper remembers who may not have a model loaded.
+        number = self._askers.setdefault(actor.manages, next(self._numbers))
+        self._actors[number] = actor
+        refusal = self._calls.call("demand", [number, actor.to_dict(), actor.manages is not None], name)
         if refusal is not None:  # A matter of this client's rights.
             raise error_of(*refusal) from ForbiddenStepError(name, "", current_actor())
 

@@ -527,7 +527,7 @@ def test_loads_on_demand_are_of_the_rights_of_the_client_whose_request_it_is(wor
         return client.post("/v2/models/whole/infer", json=body, headers={"x-api-key": key})
 
     with connections(server) as clients:
-        for client in clients[:4]:
+        for client in clients:
             refused = infer(client, "part")
             assert refused.status_code == 400
             assert "client 'part' lacks the right 'infer'" in refused.text
@@ -536,4 +536,7 @@ def test_loads_on_demand_are_of_the_rights_of_the_client_whose_request_it_is(wor
     lines = map(json.loads, audit.read_text().splitlines())
     made = [one for one in lines if one["event"] == "load" and one["what"]["model"] == "whole"]
     found = [(one["who"]["by"], one["who"]["client"], one["result"]) for one in made if one["result"] != "started"]
-    assert found == [("on-demand", "part", "failed")] * 4 + [("on-demand", "all", "loaded")]
+    *failed, loaded = found
+    assert loaded == ("on-demand", "all", "loaded")
+    assert set(failed) == {("on-demand", "part", "failed")}
+    assert len(failed) <= 2  # Once for each worker: the chain does not run again for who may not have it loaded.
