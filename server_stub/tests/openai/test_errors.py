@@ -288,3 +288,15 @@ def test_an_error_repeats_little_of_what_a_client_sends(http: httpx.Client, more
     response = http.post("/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, field)
     assert len(response.content) < 2000
+
+
+@pytest.mark.parametrize("depth", [150, 5000, 200_000])
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_a_schema_of_a_tool_that_is_nested_without_end_is_refused(http: httpx.Client, path: str, depth: int) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": "DEEP"}}
+    tool = {"type": "function", **function} if path == "responses" else {"type": "function", "function": function}
+    prompt = {"input": "x"} if path == "responses" else {"messages": user("x")}
+    body = json.dumps({"model": "sums", **prompt, "tools": [tool], "tool_choice": "required"})
+    response = http.post(f"/v1/{path}", content=body.replace('"DEEP"', '{"a":' * depth + "{}" + "}" * depth))
+    assert response.status_code == 400
+    assert "nesting depth exceeds" in response.json()["error"]["message"]
