@@ -22,11 +22,12 @@ PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 _MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
-_HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
+HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
     "secp256r1": hashes.SHA256(),
     "secp384r1": hashes.SHA384(),
     "secp521r1": hashes.SHA512(),
 }
+"""The curves that may sign, and the digest that goes with each."""
 MOST_VALUES: Final = 10_000
 """Of an envelope that no one vouched for yet: its payload is one text, in which no mark is counted."""
 _MOST_SIGNATURES: Final = 16
@@ -46,7 +47,7 @@ def read_private_key(data: bytes) -> PrivateKey:
         raise InvalidArgumentError(f"the signing key cannot be read: {_EXPECTED}, without a password") from None
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key
-    if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in _HASHES:
+    if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in HASHES:
         return key
     raise InvalidArgumentError(f"the signing key is of another kind: {_EXPECTED}")
 
@@ -64,7 +65,7 @@ def read_public_key(data: bytes) -> PublicKey:
         raise InvalidArgumentError(f"the public key cannot be read: {_EXPECTED}") from None
     if isinstance(key, ed25519.Ed25519PublicKey):
         return key
-    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _HASHES:
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in HASHES:
         return key
     raise InvalidArgumentError(f"the public key is of another kind: {_EXPECTED}")
 
@@ -81,7 +82,7 @@ def sign(payload: bytes, key: PrivateKey) -> dict[str, Any]:
     if isinstance(key, ed25519.Ed25519PrivateKey):
         signature = key.sign(message)
     else:
-        signature = key.sign(message, ec.ECDSA(_HASHES[key.curve.name]))
+        signature = key.sign(message, ec.ECDSA(HASHES[key.curve.name]))
     name = key_id(key.public_key())
     return {
         "mediaType": _MEDIA_TYPE,
@@ -122,7 +123,7 @@ def _holds(signature: bytes, message: bytes, key: PublicKey) -> bool:
         if isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(signature, message)
         else:
-            key.verify(signature, message, ec.ECDSA(_HASHES[key.curve.name]))
+            key.verify(signature, message, ec.ECDSA(HASHES[key.curve.name]))
     except InvalidSignature:
         return False
     return True

@@ -150,7 +150,8 @@ def _built(
         _, plan, product, _ = converted(converters, pair, file, target, options, settings, stop, config)
         names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
         made = {name: [{"sha256": digest}, {}] for name, digest in _digests(target, names).items()}
-    made[plan.output][1] = dict(product.annotations)
+    if plan.output in made:
+        made[plan.output][1] = dict(product.annotations)
     return made
 
 

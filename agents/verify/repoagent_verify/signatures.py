@@ -5,26 +5,18 @@ Source: the OpenSSF Model Signing specification, sections 4.1, 8.2 and 11, and i
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from repoagent.api.envelopes import key_id, pre_authentication_encoding
+from repoagent.api.envelopes import HASHES, key_id, pre_authentication_encoding
 from repoagent_verify.bundle import Bundle, Method, pre_authentication_encoding_of_0_2
 from repoagent_verify.certificates import verified_signer
 from repoagent_verify.keyless import verify_keyless
 from repoagent_verify.manifest import VerificationError
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
 from repoagent_verify.trust_roots import Trust
-
-HASHES: Final[dict[str, type[hashes.HashAlgorithm]]] = {
-    "secp256r1": hashes.SHA256,
-    "secp384r1": hashes.SHA384,
-    "secp521r1": hashes.SHA512,
-}
-"""The curves that the specification demands, and the digest that goes with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +74,13 @@ def _fits(bundle: Bundle, key: ec.EllipticCurvePublicKey) -> bool:
     digest = HASHES.get(key.curve.name)
     if digest is None:
         raise VerificationError(f"the curve {key.curve.name} is not allowed; expected P-256, P-384 or P-521")
-    if _verifies(key, bundle.signature, pre_authentication_encoding(bundle.payload), digest()):
+    if _verifies(key, bundle.signature, pre_authentication_encoding(bundle.payload), digest):
         return True
     # Version 0.2 of the reference tool encoded the payload wrongly, and its certificates always used SHA-256.
     if PREDICATE_TYPE_OF_0_2.encode() not in bundle.payload:
         return False
     encoded = pre_authentication_encoding_of_0_2(bundle.payload)
-    return any(_verifies(key, bundle.signature, encoded, algorithm) for algorithm in (digest(), hashes.SHA256()))
+    return any(_verifies(key, bundle.signature, encoded, algorithm) for algorithm in (digest, hashes.SHA256()))
 
 
 def _verifies(

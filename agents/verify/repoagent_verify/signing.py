@@ -10,10 +10,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from repoagent.api import InvalidArgumentError
-from repoagent.api.envelopes import key_id, pre_authentication_encoding
+from repoagent.api.envelopes import HASHES, key_id, pre_authentication_encoding
 from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, Serialization
-from repoagent_verify.signatures import HASHES
 from repoagent_verify.statement import root_digest, write_statement
 from repoagent_verify.tree import File, Ignored, Progress, digests_of, list_files
 
@@ -102,7 +101,7 @@ def _ranges(file: File, size: int | None) -> list[Resource]:
 
 def sign_statement(payload: bytes, identity: Identity) -> bytes:
     """The bundle of what :func:`statement_of` made, signed by ``identity``."""
-    digest = HASHES[identity.key.curve.name]()
+    digest = HASHES[identity.key.curve.name]
     signature = identity.key.sign(pre_authentication_encoding(payload), ec.ECDSA(digest))
     if identity.certificates:
         return write_bundle(Bundle(Method.CERTIFICATE, payload, signature, certificates=identity.certificates))
