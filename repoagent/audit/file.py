@@ -81,7 +81,6 @@ class AuditFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
         return self._fd >= 0
 
     def append(self, make: Callable[[Head], bytes]) -> None:

@@ -42,7 +42,6 @@ class _Examined:
     """Why this machine cannot execute it; empty if nothing is known against it."""
 
     def lines(self) -> list[str]:
-        """For people."""
         parts = [f"version {self.number}: backend {self.config.backend or 'ensemble'}"]
         parts.append(f"max_batch_size {self.config.max_batch_size}")
         parts += [f"input '{item.name}' {list(item.dims)}" for item in self.config.input]
@@ -51,7 +50,6 @@ class _Examined:
         return [head, f"version {self.number} cannot run here: {self.problem}"] if self.problem else [head]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         from repoagent.config import redact, write_json
 
         return {"version": self.number, "config": write_json(redact(self.config)), "problem": self.problem}

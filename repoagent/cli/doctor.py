@@ -58,7 +58,6 @@ class Finding:
     """What to do about it; empty if there is nothing to do."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 

@@ -108,7 +108,6 @@ def _missing_backend(config: ModelConfig, name: str, complete: bool) -> Iterator
 
 
 def _response_cache_problems(config: ModelConfig, name: str) -> Iterator[str]:
-    """Problems of ``response_cache``, if it is enabled."""
     if not config.response_cache.enable:
         return
     if config.HasField("sequence_batching"):
@@ -142,7 +141,6 @@ _TAG: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
 def _metric_problems(config: ModelConfig) -> Iterator[str]:
-    """Problems of ``metric_tags`` and ``model_metrics``."""
     for tag in sorted(config.metric_tags):
         if not _TAG.fullmatch(tag):
             yield f"metric tag '{tag}' must be of letters, digits and '_', to be a label of metrics"

@@ -33,7 +33,6 @@ def enum_of(field: FieldDescriptor) -> EnumDescriptor:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether ``field`` is declared as a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 

@@ -78,7 +78,6 @@ def _profile_problems(group: ModelInstanceGroup, label: str, config: ModelConfig
 
 
 def dynamic_batching_problems(config: ModelConfig, name: str) -> Iterator[str]:
-    """Problems of ``dynamic_batching``, if the model has it."""
     if not config.HasField("dynamic_batching"):
         return
     batching = config.dynamic_batching
@@ -117,7 +116,6 @@ def _delays(policy: ModelQueuePolicy) -> bool:
 
 
 def sequence_state_problems(config: ModelConfig, name: str) -> Iterator[str]:
-    """Problems of ``sequence_batching.state``."""
     inputs = {item.name for item in config.input} | {item.name for item in config.sequence_batching.control_input}
     for state in config.sequence_batching.state:
         place = f"sequence batching state '{state.input_name}' of {name}"
@@ -157,7 +155,6 @@ _CORRELATION_TYPES: Final = (TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32, T
 
 
 def sequence_batching_problems(config: ModelConfig, name: str) -> Iterator[str]:
-    """Problems of ``sequence_batching``, if the model has it."""
     if not config.HasField("sequence_batching"):
         return
     batching = config.sequence_batching

@@ -41,7 +41,6 @@ class Findings:
         return not self.problem
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -35,7 +35,6 @@ class ElementType(enum.Enum):
 
     @property
     def bits(self) -> int:
-        """The size of one element."""
         return self.value[1]
 
     @property

@@ -75,7 +75,6 @@ class LoadAudit:
         self._audit.record("unload", "started", {"model": self._model}, self._leaving)
 
     def gone(self) -> None:
-        """The model is gone."""
         self._audit.record("unload", "unloaded", {"model": self._model}, self._leaving)
 
     def builders_disagree(self, what: str) -> None:
@@ -117,7 +116,6 @@ def shown_reference(reference: str, schemes: Container[str]) -> str:
 
 
 def _agents(report: LoadReport) -> list[dict[str, Any]]:
-    """Each agent with what it reported of its calls."""
     return [
         {
             "agent": entry.agent,

@@ -54,7 +54,6 @@ class LoadedChain:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
         return self._load.name
 
     @property
@@ -105,7 +104,6 @@ class LoadedChain:
 
     @property
     def report(self) -> LoadReport:
-        """The report as it stands."""
         return self._report.build()
 
     @property

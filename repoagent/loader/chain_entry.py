@@ -64,7 +64,6 @@ class Lifecycle:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
         return self._state
 
     def may(self, to: State) -> bool:

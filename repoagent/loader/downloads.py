@@ -17,9 +17,8 @@ from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import FileEntry, list_files, single_file
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url, with_credentials
 from repoagent.storage.transfer import streams as transfer
-from repoagent.storage.transfer.digests import check_digest
 from repoagent.storage.transfer.localize import bring_privately
-from repoagent.storage.transfer.streams import fsspec_opener, web_opener, web_status
+from repoagent.storage.transfer.streams import check_digest, fsspec_opener, web_opener, web_status
 from repoagent.web import HOSTS_VARIABLE, Hosts, WebClient, origin_of
 
 _STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https"})

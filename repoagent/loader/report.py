@@ -79,7 +79,6 @@ class EntryRecorder:
             self._clear()
 
     def build(self) -> EntryReport:
-        """The entry as it stands."""
         with self._lock:
             return EntryReport(self._index, self._agent, self._origin, tuple(self._done), self._code)
 

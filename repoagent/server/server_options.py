@@ -12,16 +12,10 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.load_context import Progress
-from repoagent.server.enums import (
-    InstanceGroupKind,
-    LogFormat,
-    LogLevel,
-    ModelControlMode,
-    RateLimitMode,
-)
+from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
 from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
-from repoagent.serving.core_options import ControlMode, CoreOptions
-from repoagent.serving.core_options import RateLimitMode as CoreRateLimitMode
+from repoagent.serving.assembly import ControlMode, CoreOptions
+from repoagent.serving.assembly import RateLimitMode as CoreRateLimitMode
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
 
 _SHOWN: Final = (str, int, float, bool, type(None))

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 from repoagent.audit import Actor, acting_as, current_actor
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.loader import Loader
-from repoagent.serving.assembly import AGAIN_SECONDS, assemble, pollers, startup_failure, startup_names
+from repoagent.serving.assembly import (
+    AGAIN_SECONDS,
+    ControlMode,
+    CoreOptions,
+    assemble,
+    pollers,
+    startup_failure,
+    startup_names,
+)
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.named_loads import load_order
 from repoagent.serving.lifecycle.repository_follower import Poller

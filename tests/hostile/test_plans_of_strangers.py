@@ -11,9 +11,9 @@ from repoagent.config import normalize, read_text
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.serving.assembly import ControlMode, CoreOptions
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode, CoreOptions
 from tests.engines.models import add_sub, make, matmul
 from tests.engines.platforms import new_platform
 from tests.engines.standin import StandInEngine, StandInPlatform

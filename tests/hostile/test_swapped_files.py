@@ -19,10 +19,9 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import PartialFile
-from repoagent.storage.transfer.streams import ByteStream, RemoteFile, fsspec_opener
+from repoagent.storage.transfer.streams import ByteStream, DownloadContext, RemoteFile, fsspec_opener
 from tests.hostile.conftest import SECRET, NewCore, Swap
 from tests.onnx_models import floats, model_bytes
 

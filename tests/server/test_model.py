@@ -26,7 +26,7 @@ from repoagent.server import (
     Server,
     Tensor,
 )
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.latencies import RunTime
 
 Inputs = dict[str, Any]
 

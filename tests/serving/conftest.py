@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 from repoagent.api.report import LoadReport
 from repoagent.config import ModelConfig, copy, read_text
 from repoagent.errors import AgentRefusedError, CancelledError, InternalError
+from repoagent.serving.assembly import ControlMode, CoreOptions
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode, CoreOptions
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor

@@ -7,7 +7,7 @@ import pytest
 
 from repoagent.audit import Actor, acting_as, current_actor
 from repoagent.errors import RepoAgentError
-from repoagent.serving.core_options import ControlMode
+from repoagent.serving.assembly import ControlMode
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first
 
 

@@ -13,7 +13,7 @@ from repoagent.errors import (
     NotFoundError,
     UnavailableError,
 )
-from repoagent.serving.core_options import ControlMode
+from repoagent.serving.assembly import ControlMode
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first
 
 

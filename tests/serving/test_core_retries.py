@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.core_options import ControlMode
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.lifecycle import repository_follower
 from repoagent.serving.lifecycle.repository_follower import RetryPauses
 from tests.serving.core_kit import CoreMaker, ModelWriter

@@ -16,7 +16,7 @@ from repoagent.errors import (
     RepoAgentError,
     UnavailableError,
 )
-from repoagent.serving.core_options import ControlMode
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.requests.request import InferResponse
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread, loads_cancelled
 

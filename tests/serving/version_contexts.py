@@ -2,7 +2,7 @@
 
 from repoagent.config import ModelConfig
 from repoagent.serving.instances.instance import VersionContext
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 
 

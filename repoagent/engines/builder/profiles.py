@@ -44,7 +44,6 @@ class PlanSettings:
     """Compute capabilities such as ``8.9``, or ``current``; none given: all that the library knows."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
     @classmethod

@@ -68,7 +68,6 @@ class Grown:
 
     @property
     def pair(self) -> Pair:
-        """The memory."""
         return self._pair
 
     def reallocate(self, size: int) -> int:
@@ -81,5 +80,4 @@ class Grown:
         self.shape = shape
 
     def close(self) -> None:
-        """Free it."""
         self._pair.close()

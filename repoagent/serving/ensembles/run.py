@@ -12,12 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from repoagent.errors import (
-    CancelledError,
-    InvalidArgumentError,
-    RepoAgentError,
-    error_of,
-)
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, error_of
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
 from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, StepLimiter, StepRequest
 from repoagent.serving.requests.request import InferRequest, InferResponse

@@ -26,7 +26,6 @@ class SequenceMarks:
 
     @classmethod
     def of(cls, request: InferRequest) -> "SequenceMarks":
-        """Those of ``request``."""
         return cls(request.asked.correlation_id, request.asked.sequence_start, request.asked.sequence_end)
 
     def after(self, parameters: Mapping[str, ParameterValue]) -> "SequenceMarks":
@@ -79,7 +78,6 @@ class Durations:
     output_ns: int = 0
 
     def add(self, other: "Durations") -> None:
-        """Add those of one step."""
         self.queue_ns += other.queue_ns
         self.input_ns += other.input_ns
         self.infer_ns += other.infer_ns

@@ -58,7 +58,6 @@ class Joiner:
 
     @classmethod
     def of(cls, config: "ModelConfig") -> "Joiner":
-        """The joiner for a model that batches."""
         inputs = [item.name for item in config.input if item.is_shape_tensor]
         return cls(frozenset(inputs + [item.name for item in config.output if item.is_shape_tensor]))
 
@@ -221,7 +220,6 @@ class RaggedJoiner(Joiner):
 
     @staticmethod
     def needed(config: "ModelConfig") -> bool:
-        """Whether ``config`` asks for any of this."""
         ragged = any(item.allow_ragged_batch for item in config.input)
         return ragged or bool(config.batch_input or config.batch_output)
 

@@ -15,7 +15,7 @@ from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
@@ -58,7 +58,6 @@ def instance_specs(config: "ModelConfig") -> list[InstanceSpec]:
 
 
 def group_specs(group: "ModelInstanceGroup") -> list[InstanceSpec]:
-    """The instances of one group."""
     devices = [device for device in list(group.gpus) or [0] for _ in range(group.count)]
     kind = group.Kind.Name(group.kind).removeprefix("KIND_")
     profiles = tuple(group.profile)

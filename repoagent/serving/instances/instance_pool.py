@@ -83,7 +83,6 @@ class InstancePool(Generic[T]):
         return bool(self._idle) and not self._waiters
 
     def give(self, item: T) -> None:
-        """Give an item back."""
         self._idle.append(item)
         if self._leaving:
             self._let_go()

@@ -9,7 +9,7 @@ from repoagent.errors import CancelledError, RepoAgentError
 from repoagent.serving.instances.backend import BackendInstance, Capability
 from repoagent.serving.instances.instance import GivenBack, Instance, VersionContext, as_repoagent_error, batch_size
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.measuring.run_time import unpredictable
+from repoagent.serving.measuring.latencies import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, reshape, submit_and_wait
@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 class NativeInstance(Instance):
     """An instance over a backend's own :class:`BackendInstance`."""
 
-    def __init__(
-        self,
-        context: VersionContext,
-        inner: BackendInstance,
-    ) -> None:
+    def __init__(self, context: VersionContext, inner: BackendInstance) -> None:
         self._model_name = context.name
         self._version = str(context.version)
         self._inner = inner
@@ -212,7 +208,6 @@ class _Given:
         self._statistics.record_execution(self._size, ExecutionTimes(begin, begin, end, end))
 
     def restored(self) -> InferRequest:
-        """The request as it came."""
         self._returned = True
         self._recorder.withdraw()
         self.request.inputs = self._inputs

@@ -9,7 +9,7 @@ from repoagent.errors import CancelledError, RepoAgentError
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
 from repoagent.serving.instances.instance import Instance, VersionContext, as_repoagent_error, batch_size
-from repoagent.serving.measuring.run_time import unpredictable
+from repoagent.serving.measuring.latencies import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait

@@ -37,7 +37,7 @@ from repoagent.errors import CancelledError, UnsupportedError, did_you_mean
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.load_context import Progress
 from repoagent.loader.loader import Loader
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.versions.model_builder import ModelBuilder
@@ -62,7 +62,6 @@ class PendingLoad:
         self.cancelled.set()
 
     def outdated(self, model: str) -> CancelledError:
-        """The error of a load of ``model`` that was cancelled."""
         if self.reason != UNLOADED:
             return CancelledError(f"load failed for model '{model}': {self.reason}\n")
         return CancelledError(

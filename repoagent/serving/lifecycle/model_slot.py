@@ -54,11 +54,9 @@ class ModelSlot:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        """The versions and their states; see :meth:`SlotStates.statuses`."""
         return self._states.statuses()
 
     def status(self, version: int) -> VersionStatus:
-        """The state of one version."""
         return self._states.status(version)
 
     @property

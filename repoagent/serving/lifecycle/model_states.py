@@ -109,7 +109,6 @@ class SlotStates:
         return [(number, loading if one.state is ModelState.LOADING else one) for number, one in statuses]
 
     def status(self, version: int) -> VersionStatus:
-        """The state of one version."""
         return self._table.get(version)
 
     def move(self, version: int | None, state: ModelState, reason: str = "") -> None:
@@ -127,7 +126,6 @@ class SlotStates:
             self._table.move(None, ModelState.LOADING)
 
     def make_ready(self, version: int, model: LoadedModel) -> None:
-        """``version`` is served by ``model``."""
         with self._lock:
             state = self._table.get(version).state
             if state not in (ModelState.READY, ModelState.LOADING):
@@ -148,7 +146,6 @@ class SlotStates:
                 self.move(version, ModelState.UNLOADING)
 
     def gone(self, model: LoadedModel, reason: str) -> None:
-        """``model`` has been unloaded."""
         with self._lock:
             for version in model.versions:
                 if self._owners.get(version) is model:

@@ -10,7 +10,7 @@ from repoagent.beneath import shown
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet

@@ -23,7 +23,7 @@ from repoagent.errors import (
     UnavailableError,
     causes,
 )
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState

@@ -80,7 +80,6 @@ class Metric:
             self._value += amount
 
     def set(self, value: float) -> None:
-        """Set a gauge."""
         self._only("Set", MetricKind.GAUGE)
         number = float(value)
         with self._lock:
@@ -157,7 +156,6 @@ class MetricFamily:
                 del self._metrics[key]
 
     def series(self) -> list[Metric]:
-        """Every series."""
         with self._lock:
             return [metric for metric, _ in self._metrics.values()]
 

@@ -58,7 +58,6 @@ class MappedRepository:
 
     @property
     def url(self) -> str:
-        """The URL of the repository."""
         return self._repository.url
 
     @property

@@ -202,13 +202,7 @@ class DynamicBatchScheduler(PooledScheduler):
             self._refuser,
             self._assistant,
         )
-        self._watcher = Watcher(
-            f"{thread_name}-timeouts",
-            self._lock,
-            clock,
-            self._queue,
-            self._refuser,
-        )
+        self._watcher = Watcher(f"{thread_name}-timeouts", self._lock, clock, self._queue, self._refuser)
 
     def _new_assistant(self, name: str) -> Assistant | None:
         """An assistant for the workers, if the instances can be assisted."""

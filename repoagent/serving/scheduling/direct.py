@@ -86,7 +86,6 @@ class RequestQueue:
             return None
 
     def take(self) -> Entry | None:
-        """The first entry; None if there is none."""
         try:
             return self._entries.popleft()
         except IndexError:

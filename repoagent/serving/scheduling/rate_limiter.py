@@ -13,7 +13,7 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
-from repoagent.serving.measuring.run_time import unpredictable
+from repoagent.serving.measuring.latencies import unpredictable
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
@@ -272,7 +272,6 @@ class LimitedPool(InstancePool[Instance]):
 
 
 def new_pool(instances: Iterable[Instance]) -> InstancePool[Instance]:
-    """The pool for ``instances``."""
     instances = tuple(instances)
     limited = any(Capability.RATE_LIMITED in instance.capabilities for instance in instances)
     return LimitedPool(instances) if limited else InstancePool(instances)

@@ -107,7 +107,6 @@ class ResponseCache:
         return Owner(next(self._owners))
 
     def get(self, key: CacheKey, request: InferRequest, version: str) -> InferResponse | None:
-        """The answer to ``request``, or None."""
         with self._lock:
             answer = self._answers.get(key)
             if answer is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from repoagent.serving.instances.instance import Instance
-from repoagent.serving.measuring.run_time import common_run_time
+from repoagent.serving.measuring.latencies import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait

@@ -66,13 +66,7 @@ class SequenceScheduler(Scheduler):
         every_slot = [slot for lane in slots for slot in lane]
         self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
         self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
-        self._watcher = Watcher(
-            f"repoagent-{model_name}-sequences",
-            self._lock,
-            clock,
-            self,
-            self._refuser,
-        )
+        self._watcher = Watcher(f"repoagent-{model_name}-sequences", self._lock, clock, self, self._refuser)
         self._closed = False
 
     def _lane(self, config: "ModelConfig", slots: list[Slot], instance: Instance) -> _Lane:

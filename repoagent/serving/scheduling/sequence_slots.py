@@ -27,7 +27,6 @@ class DirectSettings:
 
     @classmethod
     def of(cls, config: "ModelConfig") -> "DirectSettings":
-        """The settings of the ``direct`` strategy."""
         direct = config.sequence_batching.direct
         return cls(direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization)
 

@@ -198,14 +198,7 @@ class Watcher:
     One sweep is enough for all that were cancelled meanwhile. ``lock`` is that of the scheduler.
     """
 
-    def __init__(
-        self,
-        name: str,
-        lock: threading.Lock,
-        clock: Clock,
-        watched: Watched,
-        refuser: Refuser,
-    ) -> None:
+    def __init__(self, name: str, lock: threading.Lock, clock: Clock, watched: Watched, refuser: Refuser) -> None:
         self._name = name
         self._changed = threading.Condition(lock)
         self._clock = clock

@@ -209,7 +209,6 @@ class TraceFile:
         self._failing = False
 
     def write_numbered(self, records: Sequence[str]) -> None:
-        """Write the next numbered file."""
         with self._lock:
             path = Path(f"{self._path}.{self._index}")
             self._index += 1

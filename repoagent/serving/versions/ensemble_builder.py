@@ -11,8 +11,7 @@ from repoagent.audit import Actor, current_actor
 from repoagent.config import copy
 from repoagent.config.model_config_pb2 import DataType
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
-from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.ensembles.plan import EnsemblePlan, Fits, member_id, member_names
+from repoagent.serving.ensembles.plan import Dependencies, EnsemblePlan, Fits, member_id, member_names
 from repoagent.serving.ensembles.scheduler import EnsembleScheduler
 from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions

@@ -42,7 +42,6 @@ class InstanceChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing changes."""
         return not self.added and not self.removed
 
     def discard(self) -> None:

@@ -23,10 +23,7 @@ from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.backend import Backend, BackendModel
 from repoagent.serving.instances.batches import RaggedJoiner
-from repoagent.serving.instances.instance import (
-    VersionContext,
-    as_repoagent_error,
-)
+from repoagent.serving.instances.instance import VersionContext, as_repoagent_error
 from repoagent.serving.instances.left_behind import loading_until
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics

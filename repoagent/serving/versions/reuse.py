@@ -58,7 +58,6 @@ class Built:
 
     @classmethod
     def of(cls, versions: Mapping[int, ServedModel | Kept]) -> "Built":
-        """All of ``versions``."""
         served = {version: one.served if isinstance(one, Kept) else one for version, one in versions.items()}
         return cls(served, tuple(one for one in versions.values() if isinstance(one, Kept)))
 

@@ -26,11 +26,10 @@ from typing import Final
 
 from repoagent.errors import UnavailableError, UnsafePathError
 from repoagent.storage.paths.trees import tree_size
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import ENDINGS, PartialFile, boot
 from repoagent.storage.transfer.partial_file import remove as remove_unfinished
-from repoagent.storage.transfer.streams import RemoteFile
+from repoagent.storage.transfer.streams import DownloadContext, RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_directory
 

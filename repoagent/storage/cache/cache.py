@@ -14,7 +14,6 @@ from repoagent.storage.cache.cache_store import CacheStore, name_of
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.repositories.sources import ModelSource
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.localize import (
     NO_LIMIT,
     WORKERS,
@@ -24,7 +23,7 @@ from repoagent.storage.transfer.localize import (
     download_files,
     localize,
 )
-from repoagent.storage.transfer.streams import RemoteFile, remote_files
+from repoagent.storage.transfer.streams import DownloadContext, RemoteFile, remote_files
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 
 def name_of(key: str) -> str:
-    """The name that a key has on disk."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 

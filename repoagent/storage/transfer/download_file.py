@@ -7,18 +7,18 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from repoagent.errors import (
-    CancelledError,
-    InvalidArgumentError,
-    StoreUnavailableError,
-    UnavailableError,
-    described,
-)
+from repoagent.errors import CancelledError, InvalidArgumentError, StoreUnavailableError, UnavailableError, described
 from repoagent.storage.paths.faults import full_disk
-from repoagent.storage.transfer.digests import Digester, WrongDigestError
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
-from repoagent.storage.transfer.streams import SEGMENT, ByteStream, ChangedError, RemoteFile
+from repoagent.storage.transfer.streams import (
+    SEGMENT,
+    ByteStream,
+    ChangedError,
+    Digester,
+    DownloadContext,
+    RemoteFile,
+    WrongDigestError,
+)
 from repoagent.storage.workspaces.process_dir import check_space, free_bytes
 from repoagent.web import WebError
 

@@ -14,10 +14,9 @@ from repoagent.storage.paths.faults import full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import PartialFile
-from repoagent.storage.transfer.streams import RemoteFile, remote_files
+from repoagent.storage.transfer.streams import DownloadContext, RemoteFile, remote_files
 from repoagent.storage.workspaces.process_dir import check_space, free_bytes
 
 WORKERS: Final = 8

@@ -57,7 +57,6 @@ class PartialFile:
         self.fd: Final = os.open(self.path, _NEW, 0o600)
 
     def close(self) -> None:
-        """Close the files."""
         os.close(self.fd)
         if self._marks_fd is not None:
             os.close(self._marks_fd)
@@ -72,7 +71,6 @@ class PartialFile:
             self._about_path.write_text(json.dumps({**self._about, "tag": tag}))
 
     def clear(self) -> None:
-        """Forget all that is here."""
         if self._marks_fd is not None:
             os.ftruncate(self._marks_fd, 0)
         os.ftruncate(self.fd, 0)
@@ -92,11 +90,9 @@ class PartialFile:
         self._put(chunk, 1)
 
     def unmark(self, chunk: int) -> None:
-        """Forget ``chunk``."""
         self._put(chunk, 0)
 
     def has(self, chunk: int) -> bool:
-        """Whether all bytes of ``chunk`` are here."""
         return chunk < len(self.marks) and self.marks[chunk] == 1
 
     def _put(self, chunk: int, value: int) -> None:

@@ -17,9 +17,9 @@ from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError, UnsupportedError, error_of
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
+from repoagent.serving.assembly import CoreOptions
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import CoreOptions
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.on_demand import OnDemand

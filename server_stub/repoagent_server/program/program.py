@@ -26,8 +26,8 @@ from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked
 from repoagent.server.exposition.agents import AuditMetrics, WorkspaceMetrics
 from repoagent.server.exposition.page import Source
+from repoagent.serving.assembly import RateLimitMode
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.request import ModelId
 from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file import AccessFile

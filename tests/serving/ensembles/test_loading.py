@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import Asked, InferRequest
 
 CoreMaker = Callable[..., ServingCore]

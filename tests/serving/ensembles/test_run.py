@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repoagent.errors import UnavailableError
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode
 from repoagent.serving.requests.request import InferRequest
 from tests.serving.core_kit import first
 

@@ -4,7 +4,7 @@ import pytest
 
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue
 from repoagent.serving.lifecycle.model_slot import ModelSlot

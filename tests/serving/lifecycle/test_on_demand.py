@@ -16,8 +16,8 @@ from repoagent.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from repoagent.serving.assembly import ControlMode
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import ControlMode
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from tests.serving.core_kit import loads_cancelled

@@ -12,7 +12,7 @@ from repoagent.config import ModelConfig, check, normalize, read_text
 from repoagent.serving.instances.backend import BatchRunner, Capability
 from repoagent.serving.instances.batches import Joiner
 from repoagent.serving.instances.runner_instances import RunnerInstance, StagedRunnerInstance
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, UnavailableError
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.steps import Clock
 

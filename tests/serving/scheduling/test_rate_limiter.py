@@ -9,8 +9,8 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
+from repoagent.serving.assembly import RateLimitMode
 from repoagent.serving.core import ServingCore
-from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter, RateLimiterResource, Ticket
 

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
-from repoagent.storage.transfer.digests import digest_of
-from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
-from repoagent.storage.transfer.streams import SEGMENT, RemoteFile, web_opener
+from repoagent.storage.transfer.streams import SEGMENT, DownloadContext, RemoteFile, digest_of, web_opener
 from repoagent.web import Hosts, WebClient
 from tests.file_server import FileServer, Request
 

@@ -169,7 +169,6 @@ class Slot:
         return pair.address
 
     def layout(self, key: Any) -> Layout | None:
-        """What was laid out for ``key``."""
         return self._layouts.get(key)
 
     def lay_out(self, key: Any, profile: int, shapes: Mapping[str, Shape], context: "TensorRtContext") -> Layout:

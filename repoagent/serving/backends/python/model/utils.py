@@ -12,12 +12,15 @@ from typing import Any, ClassVar, Final
 
 from repoagent.errors import ErrorCode
 from repoagent.nested_text import read_json
-from repoagent.serving.backends.python.model.calls import ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, raising_tritons
 from repoagent.serving.backends.python.model.metrics import Metric, MetricFamily
 from repoagent.serving.backends.python.model.request import InferenceRequest
-from repoagent.serving.backends.python.model.response import InferenceResponse, InferenceResponseSender
+from repoagent.serving.backends.python.model.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+    ResponseIterator,
+)
 from repoagent.serving.backends.python.model.tensors import (
     TRITON_STRING_TO_NUMPY,
     Tensor,

@@ -185,7 +185,6 @@ class Arena:
             return os.dup(segment.fd), segment.size
 
     def numbers(self) -> set[int]:
-        """The segments that there are."""
         return set(self._segments)
 
     @property

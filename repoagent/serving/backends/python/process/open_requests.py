@@ -126,7 +126,6 @@ class WorkItem:
 
     @property
     def requests(self) -> list[tuple[int, InferRequest]]:
-        """All of them, and their numbers."""
         return [entry for execution in self._executions for entry in execution]
 
     def write(self) -> None:
@@ -210,7 +209,6 @@ class OpenRequests:
         return request is not None and request.cancelled
 
     def unanswered(self, numbers: Iterable[int]) -> list[int]:
-        """Those of ``numbers`` that are still open."""
         return [number for number in numbers if number in self._open]
 
     def take_back(self, numbers: Sequence[int]) -> None:

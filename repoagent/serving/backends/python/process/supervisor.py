@@ -156,13 +156,7 @@ class Supervisor:
     ``requests`` takes what a process reports of them, and learns of its end before another one is started.
     """
 
-    def __init__(
-        self,
-        spec: ProcessSpec,
-        name: str,
-        arguments: dict[str, str],
-        requests: OpenRequests,
-    ) -> None:
+    def __init__(self, spec: ProcessSpec, name: str, arguments: dict[str, str], requests: OpenRequests) -> None:
         self._spec = spec
         self._name = name
         self._arguments = arguments

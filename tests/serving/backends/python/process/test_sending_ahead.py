@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
+from repoagent.serving.assembly import RateLimitMode
 from repoagent.serving.core import CoreOptions, ServingCore
-from repoagent.serving.core_options import RateLimitMode
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler

@@ -1,7 +1,7 @@
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import Dependencies
 
 LOADED = {
     "outer": frozenset({"middle", "leaf"}),

@@ -1,4 +1,4 @@
-from repoagent.serving.measuring.run_time import RunTime, common_run_time, unpredictable
+from repoagent.serving.measuring.latencies import RunTime, common_run_time, unpredictable
 
 MS = 1_000_000
 
