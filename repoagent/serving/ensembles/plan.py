@@ -1,4 +1,4 @@
-"""An ensemble's steps as they are executed: which waits for which tensors, and how many answers there can be."""
+"""An ensemble's steps: which waits for which tensors, how many answers there can be, and which models it depends on."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

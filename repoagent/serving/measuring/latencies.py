@@ -1,4 +1,4 @@
-"""How long the latest requests of one version of a model took, for summaries and histograms; off by default.
+"""How long the runs of a model take, and its latest requests: those for summaries and histograms, off by default.
 
 The sums and counts of the statistics are cheaper and are always kept. All durations here are nanoseconds.
 """
