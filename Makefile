@@ -268,9 +268,9 @@ BENCHMARKS := run_cost load_unload python_backend chain_overhead inprocess dynam
 bench: $(STAMP) $(SOPS)/.installed
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
-# Records the models of the tests of converters/trees, files of earlier versions too, then compares each with its library.
+# Records the models of the tests of the agent convert, files of earlier versions too, then compares each with its library.
 MODELS := .venvs/models
-TREES := tests/converters/trees
+TREES := agents/convert/tests/trees
 RECORDED := xgboost-cpu==3.2.0,lightgbm==4.7.0 xgboost-cpu==3.0.5,lightgbm==4.7.0,--few,xgboost xgboost-cpu==2.1.4,lightgbm==3.3.5,scikit-learn,--few,xgboost,lightgbm
 
 # Without what they need and the tests have: numpy, onnx and protobuf.
@@ -285,7 +285,7 @@ models: $(STAMP)
 	$(PIP) --target $(MODELS)/libraries xgboost-cpu==3.2.0 lightgbm==4.7.0
 	PYTHONPATH=$(abspath $(MODELS))/libraries $(BIN)/python -m pytest -q $(TREES)
 	$(PIP) --target $(MODELS)/tables --no-deps $(TABLES)
-	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q tests/converters/tables/test_sklearn.py tests/converters/tables/test_catboost.py
+	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q agents/convert/tests/tables/test_sklearn.py agents/convert/tests/tables/test_catboost.py
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec

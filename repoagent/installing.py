@@ -10,8 +10,14 @@ _PLACES: Final = {
     "repoagent-llm": "./llm",
 }
 
-_OWNERS: Final = {"llm": "repoagent-llm", "decoder": "repoagent-llm"}
-"""Backends, and formats of converters, that packages of this project add."""
+_BACKENDS: Final = {"llm": "repoagent-llm"}
+"""Backends that packages of this project add."""
+
+_FORMATS: Final = {
+    "decoder": "repoagent-llm",
+    **dict.fromkeys(("catboost", "lightgbm", "mlflow", "sklearn", "skops", "xgboost"), "repoagent-convert"),
+}
+"""Formats of converters that packages of this project add."""
 
 _FILES: Final = {"genai_config.json": "llm"}
 """Model files by which such backends are known."""
@@ -27,9 +33,27 @@ def install_hint(distribution: str, *extras: str) -> str:
     return f"from a checkout: pip install {target}"
 
 
-def missing_part(name: str) -> str:
-    """What a message states of a backend or a format ``name`` that one of this project's packages has; else empty."""
-    distribution = _OWNERS.get(name)
+def missing_backend(name: str) -> str:
+    """What a message states of a backend ``name`` that one of this project's packages has; else empty."""
+    return _missing(_BACKENDS.get(name))
+
+
+def missing_format(name: str) -> str:
+    """The same of a format ``name`` that no installed converter knows."""
+    return _missing(_FORMATS.get(name))
+
+
+def missing_formats(known: Collection[str]) -> str:
+    """The formats that converters of this project's packages have and that are not ``known``, each with its package."""
+    missing = {package: [name for name, owner in _FORMATS.items() if owner == package] for package in _FORMATS.values()}
+    return "; ".join(
+        f"models of {', '.join(names)} need the package {package}, {install_hint(package)}"
+        for package, names in missing.items()
+        if not {*names} & {*known}
+    )
+
+
+def _missing(distribution: str | None) -> str:
     if distribution is None:
         return ""
     return f"it is in the package {distribution}, which is not installed; {install_hint(distribution)}"
@@ -42,5 +66,5 @@ def missing_owner(names: Collection[str], known: Collection[str]) -> str:
     """
     for name, backend in _FILES.items():
         if name in names and name not in known:
-            return f"{name}, which the backend '{backend}' runs: {missing_part(backend)}"
+            return f"{name}, which the backend '{backend}' runs: {missing_backend(backend)}"
     return ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from repoagent_convert.plugin import register_converters
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +90,12 @@ def test_the_core_names_a_backend_or_a_model_file_of_an_extension_only_where_it_
     assert extensions["repoagent-llm"] == {"genai_config.json", "llm"}
     wanted = set().union(*extensions.values()) | {"repoagent-llm"}
     assert {file for file, text in _texts_of_the_core() if text in wanted} == {"repoagent/installing.py"}
+
+
+def test_the_core_names_a_format_of_another_package_only_where_it_states_how_to_install_it() -> None:
+    formats = {source for source, target in register_converters() if target == "onnx"}
+    assert len(formats) == 6
+    assert {file for file, text in _texts_of_the_core() if text in formats} == {"repoagent/installing.py"}
 
 
 def test_the_core_names_the_c_part_only_where_it_states_how_to_install_it() -> None:

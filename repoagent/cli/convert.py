@@ -14,6 +14,7 @@ from repoagent.api.converters import ConversionPlan, ConversionSource, Converter
 from repoagent.cli.flags import converter_flags, take_converter_settings
 from repoagent.cli.interrupt import StopSignals
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, RepoAgentError, error_of
+from repoagent.installing import missing_formats
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.public_text import printable
 
@@ -70,7 +71,8 @@ def convert(
 ) -> None:
     """Convert the model FILE, and print the configuration that serves the result.
 
-    A model of XGBoost or LightGBM is recognised by its content. Exits 1 if FILE is refused.
+    The format of FILE is found by its content where the package of its converter is installed. Exits 1 if FILE is
+    refused.
 
     `repoagent convert verify URL KEY FILE` builds a shared conversion again, and compares.
     """
@@ -110,8 +112,10 @@ def _recognized(file: Path, target: str, converters: "Converters") -> str:
     if not found and len(pairs) == 1:
         return pairs[0][0]
     known = ", ".join(source for source, _ in pairs) or "none"
+    missing = missing_formats([source for source, _ in converters.pairs])
     raise InvalidArgumentError(
         f"{file}: its content shows no format that becomes '{target}'; name it with --from, one of: {known}"
+        f"{missing and '; '}{missing}"
     )
 
 

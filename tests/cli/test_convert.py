@@ -15,10 +15,11 @@ from repoagent.cli.convert import convert
 from repoagent.cli.interrupt import _FORWARDED
 from repoagent.config import read_text
 from repoagent.errors import AlreadyExistsError
+from repoagent.loader import plugins
 
 pytestmark = pytest.mark.slow
 
-STORE = np.load(Path(__file__).parents[1] / "converters/trees/data/models.npz")
+STORE = np.load(Path(__file__).parents[2] / "agents/convert/tests/trees/data/models.npz")
 NAME = "xgb-multi-softprob.ubj"
 
 
@@ -120,3 +121,14 @@ def test_a_damaged_model_is_refused_and_leaves_nothing_behind(model: Path) -> No
     assert f"{model}: is not a model of XGBoost, or is damaged: is cut off" in str(run(model).exception)
     assert [path.name for path in model.parent.iterdir()] == ["model.bin"]
     assert "is not NAME=VALUE" in run(model, "--parameter", "names").stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--from", "xgboost"]])
+def test_where_the_package_of_the_converter_is_missing_the_refusal_states_how_to_install_it(
+    model: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    error = str(run(model, *arguments).exception)
+    assert "xgboost" in error
+    assert "repoagent-convert" in error
+    assert "from a checkout: pip install ./agents/convert" in error

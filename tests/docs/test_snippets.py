@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import repoagent_convert.plugin
+import repoagent_llm.plugin
 import yaml
 from click.testing import CliRunner
-from repoagent_llm import plugin
 from repoagent_server.access.access_file_reader import read_rules
 from repoagent_server.access.key_sets import KeySet
 from repoagent_server.program.serve_command import serve
@@ -64,7 +65,12 @@ def _check_parameters(agent: str, parameters: list[tuple[str, str]], page: str) 
         known.update(
             *(
                 pkgutil.resolve_name(name).options
-                for name in {**BUILT_IN_CONVERTERS, **plugin.register_converters()}.values()
+                for converters in (
+                    BUILT_IN_CONVERTERS,
+                    repoagent_convert.plugin.register_converters(),
+                    repoagent_llm.plugin.register_converters(),
+                )
+                for name in converters.values()
             )
         )
     assert [key for key, _ in parameters if key not in known and ":" not in key] == [], f"{page}: {agent}"

@@ -9,11 +9,14 @@ import pytest
 _TREE = Path(__file__).parents[2]
 _PACKAGES = {
     "repoagent": _TREE / "repoagent",
+    "repoagent_convert": _TREE / "agents" / "convert" / "repoagent_convert",
     "repoagent_llm": _TREE / "llm" / "repoagent_llm",
     "repoagent_server": _TREE / "server_stub" / "repoagent_server",
 }
 _ROOTS = [
     _TREE / "repoagent",
+    _TREE / "agents" / "convert",
+    _TREE / "agents" / "convert" / "repoagent_convert",
     _TREE / "llm",
     _TREE / "repoagent" / "serving",
     _TREE / "repoagent" / "serving" / "backends",

@@ -62,7 +62,7 @@ BOUNDS: Final = {
         ("xgboost", "lightgbm"),
         Bound(
             "compares in the process of a converter, after the file was read and checked without it",
-            "tests/converters/trees/test_hostile_files.py::test_what_a_tree_may_not_have_is_refused_by_name",
+            "agents/convert/tests/trees/test_hostile_files.py::test_what_a_tree_may_not_have_is_refused_by_name",
         ),
     ),
     **dict.fromkeys(

@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import repoagent_llm.plugin
+from repoagent_convert import plugin
 from repoagent_convert.agent import PARAMETERS, PROVENANCE, copy_others, find_versions, parameters_of
-from repoagent_llm import plugin
 
 from repoagent.api import InvalidArgumentError, ModelConfig, UnsafePathError, UnsupportedError
 from repoagent.config import read_text
@@ -20,7 +21,7 @@ from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.loader.converting.registry import resolve
 from repoagent.testing import Outcome
 
-STORE = np.load(Path(__file__).parents[3] / "tests/converters/trees/data/models.npz")
+STORE = np.load(Path(__file__).with_name("trees") / "data/models.npz")
 Load = Callable[..., Outcome]
 Save = Callable[..., Path]
 
@@ -203,7 +204,7 @@ def test_an_unknown_parameter_is_refused() -> None:
 # The README keeps up with the code.
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-CONVERTERS = {**BUILT_IN_CONVERTERS, **plugin.register_converters()}
+CONVERTERS = {**BUILT_IN_CONVERTERS, **plugin.register_converters(), **repoagent_llm.plugin.register_converters()}
 OPTIONS = {name for target in CONVERTERS.values() for name in resolve(target).options}
 
 

@@ -96,7 +96,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 # XGBoost's binary files: accepted whole, and refused where anything is left over or missing.
 
-STORE = np.load(Path(__file__).parents[3] / "tests/converters/trees/data/models.npz")
+STORE = np.load(Path(__file__).parents[2] / "convert/tests/trees/data/models.npz")
 FILES = sorted(name.removesuffix("/file") for name in STORE.files if name.endswith("/file"))
 MODEL = bytes(STORE["xgb-categories-100.ubj/file"])
 

@@ -104,8 +104,10 @@ def _enter_jail(converter: Converter, order: BuildOrder) -> None:
     """From here on this process may be the source's: nothing that it imports later can be changed by it."""
     prepare: Callable[[], None] = getattr(converter, "prepare", lambda: None)
     prepare()
-    files = [found.__file__ for found in (sys.modules["repoagent"], sys.modules[type(converter).__module__])]
-    packages = [Path(file).resolve().parent for file in files if file]
+    module = sys.modules[type(converter).__module__]
+    top = sys.modules[module.__name__.partition(".")[0]]
+    places = [*sys.modules["repoagent"].__path__, *getattr(top, "__path__", [os.path.dirname(module.__file__ or "")])]
+    packages = [Path(place).resolve() for place in places if place]
     code = [*map(Path, sys.path), *packages, Path(sys.prefix), Path(sys.base_prefix)]
     apply(
         [*code, *map(Path, _SYSTEM), *(Path(order.source, name) for name in order.inputs)],

@@ -11,7 +11,6 @@ from pathlib import Path
 from repoagent.api.converters import ConversionPlan, ConversionSource, Converter
 from repoagent.beneath import jail
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.installing import install_hint
 from repoagent.limits import Limits
 from repoagent.loader.converting.registry import option_values
 
@@ -104,8 +103,8 @@ def _remedy(converter: Converter, source: str, missing: list[str], environment: 
     text = f"the conversion from '{source}' needs {', '.join(missing)}"
     if environment is not None:
         return f"{text}; {environment}/bin/pip install {names}"
-    if extra := getattr(converter, "extra", ""):
-        return f"{text}; {install_hint('repoagent-core', extra)}"
+    if install := getattr(converter, "install", ""):
+        return f"{text}; {install}"
     return f"{text}; install them in an environment of their own, and name it: --converter-environment {source}=DIR"
 
 

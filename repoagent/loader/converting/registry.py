@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from repoagent.api.converters import ConversionSource, Converter
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.installing import missing_part
+from repoagent.installing import missing_format
 
 _PARTS: Final = ("version", "options", "in_child", "plan", "build", "configure")
 
@@ -54,7 +54,7 @@ class Converters:
         hint = f"did you mean '{close[0]}'?" if close else f"there are: {known or 'none'}"
         known_formats = {form for known_pair in self.pairs for form in known_pair}
         for form in pair:
-            if form not in known_formats and (missing := missing_part(form)):
+            if form not in known_formats and (missing := missing_format(form)):
                 hint = f"of '{form}': {missing}"
         raise InvalidArgumentError(f"there is no converter from '{pair[0]}' to '{pair[1]}'; {hint}")
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError, did_you_mean
-from repoagent.installing import missing_part
+from repoagent.installing import missing_backend
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import Backend
 
@@ -103,7 +103,7 @@ class BackendRegistry:
 
     def _make(self, name: str) -> Backend:
         target = self._targets.get(name)
-        if target is None and (missing := missing_part(name)):
+        if target is None and (missing := missing_backend(name)):
             raise InvalidArgumentError(f"unable to find backend '{name}': {missing}")
         if target is None:
             raise InvalidArgumentError(

@@ -263,6 +263,18 @@ class Foreign(Upper):
         return Product()
 
 
+class Reaching(Foreign):
+    """In a jail, it imports what lies elsewhere in its package; nothing else of the server's is there."""
+
+    jailed = True
+
+    def build(self, job: ConversionJob) -> Product:
+        from tests import extent
+
+        (job.target / "model.upper").write_text(str(extent.IN_FULL))
+        return Product()
+
+
 class Half:
     """Not a converter."""
 
@@ -285,5 +297,6 @@ CONVERTERS = {
         "unjailed": "Unjailed",
         "foreign": "Foreign",
         "missing": "Missing",
+        "reaching": "Reaching",
     }.items()
 }

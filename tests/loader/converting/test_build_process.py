@@ -10,6 +10,7 @@ import pytest
 from repoagent.errors import CancelledError
 from repoagent.limits import Limits
 from repoagent.loader.converting.build_process import _Watch
+from repoagent.loader.converting.messages import parse
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
@@ -128,3 +129,9 @@ def test_a_cancelled_load_ends_the_build_and_all_that_it_started(converting: Con
     _wait_dead(int(helper.read_text()))
     assert converting.harness.left_over() == []
     assert not list(converting.harness.cache.glob("objects/.*"))
+
+
+@pytest.mark.parametrize("done", ["1e999", "-1", "9" * 4000, "NaN"])
+def test_progress_without_end_is_no_progress(done: str) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        parse(f'{{"progress": [{done}, null, ""]}}'.encode())

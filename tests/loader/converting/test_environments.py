@@ -222,6 +222,16 @@ def test_a_converter_runs_in_the_environment_that_the_operator_names(environment
         assert "shouter 1.5" in " ".join(outcome.report.lines())
 
 
+@needs_jail
+def test_a_jailed_converter_imports_the_rest_of_its_package(environment: Path, tmp_path: Path) -> None:
+    """From the environment: the directory of its own module is not all that it may read."""
+    settings = ConverterSettings.parse([f"text={environment}"], False)
+    for one in converting(tmp_path, settings):
+        outcome = one.run("reaching")
+        assert outcome.error is None
+        assert outcome.files["1/model.upper"] in (b"True", b"False")
+
+
 def test_another_version_in_the_environment_builds_again(environment: Path, tmp_path: Path) -> None:
     settings = ConverterSettings.parse([f"text={environment}"], False)
     for one in converting(tmp_path, settings):

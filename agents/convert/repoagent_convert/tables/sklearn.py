@@ -8,11 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api.converters import ConversionJob, ConverterOption, Product
+from repoagent.api import (
+    ConversionJob,
+    ConverterOption,
+    InvalidArgumentError,
+    Product,
+    RepoAgentError,
+    UnsupportedError,
+)
 from repoagent.converters.option_values import truth
-from repoagent.converters.tables.foreign_graph import Input, finished, short
-from repoagent.converters.tables.tabular import ROWS, TabularConverter, described
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent_convert.tables.foreign_graph import Input, finished, short
+from repoagent_convert.tables.tabular import ROWS, TabularConverter, described
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_convert.trees.ubj import read_ubj
 
-from repoagent.converters.trees.ubj import read_ubj
 from repoagent.errors import InvalidArgumentError
 
 

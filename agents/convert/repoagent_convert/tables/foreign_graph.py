@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from repoagent.api import InternalError, UnsupportedError
 from repoagent.converters.onnx.source import public_error
-from repoagent.converters.tables.tabular import NAMES, closeness
-from repoagent.errors import InternalError, UnsupportedError
+from repoagent_convert.tables.tabular import NAMES, closeness
 
 if TYPE_CHECKING:
     import numpy.typing as npt

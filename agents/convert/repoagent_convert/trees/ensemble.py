@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.api import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np

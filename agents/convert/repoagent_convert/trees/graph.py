@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from repoagent.converters.tables.tabular import NAMES
-from repoagent.converters.trees.ensemble import LEAF, NEARLY_ZERO, Ensemble, Link, Rounding
+from repoagent_convert.tables.tabular import NAMES
+from repoagent_convert.trees.ensemble import LEAF, NEARLY_ZERO, Ensemble, Link, Rounding
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from repoagent_convert.trees import lightgbm
+from repoagent_convert.trees.ensemble import Ensemble, Link, Rounding, Tree
+from repoagent_convert.trees.graph import to_onnx
 
-from repoagent.converters.trees import lightgbm
-from repoagent.converters.trees.ensemble import Ensemble, Link, Rounding, Tree
-from repoagent.converters.trees.graph import to_onnx
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from tests.extent import in_full
 

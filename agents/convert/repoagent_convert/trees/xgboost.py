@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.converters.trees.converter import TreeConverter
-from repoagent.converters.trees.ensemble import Ensemble, Link, Rounding, Tree, bounded, integers, reals
-from repoagent.converters.trees.ubj import read_ubj
-from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.nested_text import read_json
+from repoagent.api import InvalidArgumentError, UnsupportedError, read_json
+from repoagent_convert.trees.converter import TreeConverter
+from repoagent_convert.trees.ensemble import Ensemble, Link, Rounding, Tree, bounded, integers, reals
+from repoagent_convert.trees.ubj import read_ubj
 
 if TYPE_CHECKING:
     import numpy as np

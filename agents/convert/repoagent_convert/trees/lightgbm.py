@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.converters.trees.converter import TreeConverter
-from repoagent.converters.trees.ensemble import (
+from repoagent.api import InvalidArgumentError, UnsupportedError
+from repoagent_convert.trees.converter import TreeConverter
+from repoagent_convert.trees.ensemble import (
     MOST_CATEGORIES,
     MOST_NODES,
     NEARLY_ZERO,
@@ -16,7 +17,6 @@ from repoagent.converters.trees.ensemble import (
     integers,
     reals,
 )
-from repoagent.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_convert.tables.catboost import CatboostConverter
 
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.beneath import jail
 from repoagent.cli.main import program
-from repoagent.converters.tables.catboost import CatboostConverter
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 
 catboost = pytest.importorskip("catboost")

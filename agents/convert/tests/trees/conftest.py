@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_convert.trees.converter import TreeConverter
+from repoagent_convert.trees.lightgbm import LightgbmConverter
+from repoagent_convert.trees.xgboost import XgboostConverter
 
 from repoagent.api import ConversionJob, ConversionPlan, ConversionSource, Product
-from repoagent.converters.trees.converter import TreeConverter
-from repoagent.converters.trees.lightgbm import LightgbmConverter
-from repoagent.converters.trees.xgboost import XgboostConverter
 
 STORE = np.load(Path(__file__).with_name("data") / "models.npz")
 

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repoagent_convert.tables import mlflow
+from repoagent_convert.tables.mlflow import MlflowConverter, _read
 
+from agents.convert.tests.trees.conftest import STORE
 from repoagent.api import ConversionSource
-from repoagent.converters.tables.mlflow import MlflowConverter, _read
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.testing import AgentHarness
-from tests.converters.trees.conftest import STORE
 
 MLMODEL = """artifact_path: model
 flavors:
@@ -129,3 +130,27 @@ def test_a_folder_is_served_by_one_line(tmp_path: Path) -> None:
         (root / "1" / "MLmodel").write_text(XGBOOST.replace("model.ubj", "../../../secret"))
         error = str(harness.run(root).error)
         assert "no such file" in error or "outside" in error
+
+
+# As an attacker writes them.
+
+
+def test_a_text_over_many_lines_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was read so far was read again with each line: twenty seconds for a megabyte."""
+    seen = [0]
+    real = mlflow._ends
+
+    def ends(piece: str, *more: str) -> bool:
+        seen[0] += len(piece)
+        return real(piece, *more)
+
+    monkeypatch.setattr(mlflow, "_ends", ends)
+    text = "flavors:\n  x: 'a\n" + "b\n" * 1000 + "c'\n"
+    assert _read(text)["flavors"]["x"] == "a " + "b " * 1000 + "c"
+    assert seen[0] <= len(text)
+
+
+def test_a_mapping_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "MLmodel").write_text("flavors:\n  xgboost:\n    data:\n      x: y\n")
+    with pytest.raises(InvalidArgumentError, match="its model file has no name"):
+        MlflowConverter().redirect(ConversionSource(tmp_path, "MLmodel", "1/MLmodel"), {})

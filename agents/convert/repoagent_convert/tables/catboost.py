@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api.converters import ConversionJob, Product
-from repoagent.converters.tables.foreign_graph import Input, finished, short
-from repoagent.converters.tables.tabular import ROWS, TabularConverter, described
-from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.api import ConversionJob, InvalidArgumentError, Product, UnsupportedError
+from repoagent_convert.tables.foreign_graph import Input, finished, short
+from repoagent_convert.tables.tabular import ROWS, TabularConverter, described
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -4,17 +4,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, recognized
-from repoagent.beneath import status_beneath
+from repoagent.api import (
+    ConversionPlan,
+    ConversionSource,
+    ConverterOption,
+    InternalError,
+    InvalidArgumentError,
+    Product,
+    UnsupportedError,
+    recognized,
+    status_beneath,
+)
 from repoagent.converters.onnx.source import refuse_other_backend, serve_with_onnx_runtime
 from repoagent.converters.option_values import choice, file_name
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from repoagent.config import ModelConfig
+    from repoagent.api import ModelConfig
 
 OUTPUT: Final = "model.onnx"
 LARGEST_FILE: Final = 1 << 30

@@ -14,12 +14,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from repoagent_convert.trees.converter import compare, random_rows
+from repoagent_convert.trees.ensemble import Ensemble
+from repoagent_convert.trees.graph import to_onnx
+from repoagent_convert.trees.lightgbm import read_lightgbm
+from repoagent_convert.trees.xgboost import read_xgboost
 
-from repoagent.converters.trees.converter import compare, random_rows
-from repoagent.converters.trees.ensemble import Ensemble
-from repoagent.converters.trees.graph import to_onnx
-from repoagent.converters.trees.lightgbm import read_lightgbm
-from repoagent.converters.trees.xgboost import read_xgboost
 from repoagent.errors import UnsupportedError
 from tests.extent import in_full
 

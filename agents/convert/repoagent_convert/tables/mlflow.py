@@ -5,10 +5,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.beneath import read_beneath
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
-from repoagent.nested_text import read_json
+from repoagent.api import (
+    ConversionJob,
+    ConversionPlan,
+    ConversionSource,
+    ConverterOption,
+    InternalError,
+    InvalidArgumentError,
+    Product,
+    UnsupportedError,
+    read_beneath,
+    read_json,
+)
 
 _LARGEST: Final = 1 << 20
 _MOST_LINES: Final = 20_000

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.api import InvalidArgumentError
 
 _DEEPEST: Final = 32
 _MOST_VALUES: Final = 1 << 24

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_convert.tables.sklearn import SklearnConverter, SkopsConverter
 
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.beneath import jail
 from repoagent.cli.main import program
-from repoagent.converters.tables.sklearn import SklearnConverter, SkopsConverter
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 
 pd = pytest.importorskip("pandas")
@@ -251,7 +251,7 @@ def test_types_that_skops_does_not_know_are_refused_with_their_names(tmp_path: P
 
 
 def test_a_wrong_conversion_is_refused_with_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from repoagent.converters.tables import sklearn as module
+    from repoagent_convert.tables import sklearn as module
 
     converted = module._converted
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from repoagent_convert.tables import tabular
+from repoagent_convert.trees import converter as module
+from repoagent_convert.trees.xgboost import XgboostConverter
 
 from repoagent.api import ConversionSource
 from repoagent.config import read_text
-from repoagent.converters.tables import tabular
-from repoagent.converters.trees import converter as module
-from repoagent.converters.trees.xgboost import XgboostConverter
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 from repoagent.loader.converting import environments
 
@@ -141,7 +141,9 @@ def test_what_cannot_be_a_model_is_refused_before_anything_is_built(
 def test_a_missing_package_is_named_with_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "_versions", lambda names: {})
     source = ConversionSource(tmp_path, "model.ubj", "1/model.ubj")
-    with pytest.raises(UnsupportedError, match=r"needs onnx; from a checkout: pip install '\.\[trees\]'"):
+    with pytest.raises(
+        UnsupportedError, match=r"needs onnx; from a checkout: pip install '\./agents/convert\[trees\]'"
+    ):
         environments.planned(XgboostConverter(), ("xgboost", "onnx"), source, {}, environments.ConverterSettings())
 
 

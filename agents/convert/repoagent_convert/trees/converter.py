@@ -7,14 +7,21 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from repoagent.api.converters import ConversionJob, ConverterOption, Product
-from repoagent.beneath import open_beneath
+from repoagent.api import (
+    ConversionJob,
+    ConverterOption,
+    InternalError,
+    InvalidArgumentError,
+    Product,
+    UnsupportedError,
+    install_hint,
+    open_beneath,
+)
 from repoagent.converters.onnx.source import public_error
 from repoagent.converters.option_values import choice
-from repoagent.converters.tables.tabular import LARGEST_FILE, ROWS, TabularConverter, closeness, described
-from repoagent.converters.trees.ensemble import Ensemble, Link
-from repoagent.converters.trees.graph import to_onnx
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent_convert.tables.tabular import LARGEST_FILE, ROWS, TabularConverter, closeness, described
+from repoagent_convert.trees.ensemble import Ensemble, Link
+from repoagent_convert.trees.graph import to_onnx
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +42,7 @@ class TreeConverter(TabularConverter):
     library: ClassVar[str]
     """The package that the result is compared with, where it is installed."""
     packages = ("onnx",)
-    extra = "trees"
+    install = install_hint("repoagent-convert", "trees")
 
     @property
     def libraries(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.convert.tests.trees.conftest import STORE
 from tests import onnx_models
-from tests.converters.trees.conftest import STORE
 
 pytestmark = pytest.mark.slow
 
