@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError
 from repoagent_llm.builder.architecture import Architecture, parse_architecture
-from repoagent_llm.builder.gguf import BLOCK, Floats, GgufFile, q4_0_levels
+from repoagent_llm.builder.gguf import BLOCK, Floats, GgufFile, q4_0_levels, q8_0_levels
 from repoagent_llm.builder.gguf_tokenizer import GgufTokenizer
-from repoagent_llm.builder.products import Blocks, pack
+from repoagent_llm.builder.products import Blocks, WideBlocks, pack
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 GGUF_ENDING: Final = ".gguf"
@@ -128,17 +129,22 @@ class GgufCheckpoint:
         found: Floats = self._ordered(stored, self._file.floats(stored, part))
         return found if shape is None else found.reshape(shape)
 
-    def blocks(self, name: str) -> Blocks | None:
+    def blocks(self, name: str) -> Blocks | WideBlocks | None:
         """See CheckpointTensors."""
         stored, part = self._place(name)
         tensor = self._file.tensors.get(stored)
-        if tensor is None or tensor.kind.name != "Q4_0":
+        if tensor is None or tensor.kind.name not in ("Q4_0", "Q8_0"):
             return None
         outputs, inputs = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, tensor.shape[0])
-        levels, scales = q4_0_levels(self._file.raw(stored, part))
-        packed = pack(levels).reshape(outputs, inputs // BLOCK, BLOCK // 2)
+        raw = self._file.raw(stored, part)
+        levels: npt.NDArray[Any]
+        if tensor.kind.name == "Q4_0":
+            whole, scales = q4_0_levels(raw)
+            levels = pack(whole)
+        else:
+            levels, scales = q8_0_levels(raw)
         return (
-            self._ordered(stored, packed),
+            self._ordered(stored, levels.reshape(outputs, inputs // BLOCK, -1)),
             self._ordered(stored, scales.astype(np.float32).reshape(outputs, inputs // BLOCK)),
         )
 

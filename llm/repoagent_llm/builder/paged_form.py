@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from repoagent_llm.builder.architecture import Architecture
 from repoagent_llm.builder.graph import finite
-from repoagent_llm.builder.products import four_bits, quantize_outputs
+from repoagent_llm.builder.products import eight_bits, four_bits, quantize_outputs
 from repoagent_llm.builder.safetensors import TensorFile
 from repoagent_llm.builder.weights import ExpertWeights, LayerWeights, Linear, Norm, Weights
 from repoagent_llm.runner.paged_folder import LAYOUT_VERSION, MATRICES
@@ -163,6 +163,9 @@ class _Writer:
             self._file.write(name, matrix)
         elif kept == "bf16":
             self._file.write(name, _bfloat16(matrix))
+        elif kept == "int8" and (blocks := eight_bits(layer, name)) is not None:
+            self._file.write(name, blocks[0].reshape(matrix.shape))
+            self._file.write(f"{name}.scale", finite(blocks[1], np.float16, name)[..., None])
         elif kept == "int8":
             levels, scales = quantize_outputs(matrix)
             self._file.write(name, np.ascontiguousarray(levels.T))

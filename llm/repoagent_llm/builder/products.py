@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 BLOCKS: Final = (16, 32, 64, 128, 256)
 Blocks = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 """A matrix in four bits: packed [outputs, blocks, block / 2] and scales [outputs, blocks]."""
+WideBlocks = tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]
+"""A matrix in eight bits: levels [outputs, blocks, block] and scales [outputs, blocks]."""
 
 
 def pack(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -24,10 +26,21 @@ def pack(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def four_bits(layer: "Linear", block: int, name: str) -> Blocks:
     """The layer's matrix in blocks: as the checkpoint has it, if that has blocks of this size, else rounded."""
-    if layer.blocks is not None and layer.blocks[0].shape[2] * 2 == block:
+    if layer.blocks is not None and layer.blocks[0].dtype == np.uint8 and layer.blocks[0].shape[2] * 2 == block:
         finite(layer.blocks[1], np.float32, name)
-        return layer.blocks
+        return layer.blocks[0].view(np.uint8), layer.blocks[1]
     return quantize(finite(layer.matrix, np.float32, name), block)
+
+
+def eight_bits(layer: "Linear", name: str) -> WideBlocks | None:
+    """The layer's matrix in blocks as the checkpoint has it; None where it has none."""
+    if layer.blocks is None:
+        return None
+    levels, scales = layer.blocks
+    finite(scales, np.float32, name)
+    if levels.dtype == np.uint8:
+        levels = np.stack([levels & 15, levels >> 4], axis=-1).reshape(*levels.shape[:2], -1).astype(np.int8) - 8
+    return levels.astype(np.int8), scales
 
 
 def quantize(matrix: npt.NDArray[np.float32], block: int = 32) -> Blocks:

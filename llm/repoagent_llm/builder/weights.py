@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.builder.architecture import Architecture, Experts
-from repoagent_llm.builder.products import Blocks, quantize
+from repoagent_llm.builder.products import Blocks, WideBlocks
 
 Floats = npt.NDArray[np.float32]
 
@@ -24,17 +24,17 @@ class CheckpointTensors(Protocol):
         Raises ``InvalidArgumentError`` when it is missing, of an unknown type or, where that is said, of another shape.
         """
 
-    def blocks(self, name: str) -> Blocks | None:
-        """A matrix in four bits as the checkpoint has it, if it has it so."""
+    def blocks(self, name: str) -> Blocks | WideBlocks | None:
+        """A matrix in four or eight bits as the checkpoint has it, if it has it so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A matrix [outputs, inputs] and perhaps a bias [outputs]; ``blocks`` where the checkpoint has it in four bits."""
+    """A matrix [outputs, inputs] and perhaps a bias [outputs]; ``blocks`` where the checkpoint has it so."""
 
     matrix: Floats
     bias: Floats | None = None
-    blocks: Blocks | None = None
+    blocks: Blocks | WideBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +248,8 @@ def _stacked(parts: Sequence[Linear]) -> Linear:
     """Layers one below the other; biases of zero where only some have one."""
     biases = [np.zeros(len(part.matrix), np.float32) if part.bias is None else part.bias for part in parts]
     blocks = [part.blocks for part in parts if part.blocks is not None]
-    if blocks:
-        size = blocks[0][0].shape[2] * 2
-        blocks = [part.blocks or quantize(part.matrix, size) for part in parts]
+    if len(blocks) < len(parts) or len({levels.dtype for levels, _ in blocks}) > 1:
+        blocks = []
     return Linear(
         np.concatenate([part.matrix for part in parts]),
         np.concatenate(biases) if any(part.bias is not None for part in parts) else None,

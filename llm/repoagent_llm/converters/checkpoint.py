@@ -253,10 +253,11 @@ def _kept(file: Path, options: Mapping[str, Any]) -> str:
 
     types = GgufCheckpoint(file).types()
     listed = ", ".join(f"{count} {name}" for name, count in sorted(types.items()))
-    whole = "Q4_0" in types and options["precision"] == "int4" and options["block"] == _GGUF_BLOCK
     if options["precision"] == "fp32":
         return f"GGUF with tensors of {listed}, all of them exact in fp32"
-    kept = "; matrices of Q4_0 in layers are taken as they are" if whole else ""
+    taken = {"int4": "Q4_0", "int8": "Q8_0"}.get(options["precision"], "")
+    fits = options["form"] == "paged" if taken == "Q8_0" else options["block"] == _GGUF_BLOCK
+    kept = f"; matrices of {taken} in layers are taken as they are" if fits and taken in types else ""
     return f"GGUF with tensors of {listed}, rounded to {options['precision']}{kept}"
 
 

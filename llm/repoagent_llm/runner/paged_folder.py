@@ -5,7 +5,7 @@ A graph with OpenVINO's operator cannot be stored, so it is built from these whe
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ GATES: Final = ("silu", "gelu", "clamped", "none")
 HEAD_NORMS: Final = ("none", "head", "all")
 ROUTERS: Final = ("chosen", "all", "shares")
 MULTIPLIERS: Final = ("embedding", "attention", "residual", "logits")
+WIDE_BLOCK: Final = 32
+"""Weights of eight bits that share a scale, where not a whole row does."""
 _LARGEST: Final = 1e30
 _DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "<i1", "U8": "<u1"}
 _MOST: Final = 1 << 24
@@ -191,6 +193,12 @@ class FolderWeights:
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    def shape(self, name: str) -> Sequence[Any]:
+        """The dimensions that the file gives the array; nothing where it has none."""
+        entry = self._entries.get(name)
+        found = entry.get("shape") if isinstance(entry, dict) else None
+        return found if isinstance(found, list) else []
 
     def array(self, name: str, kind: str, *shape: int) -> npt.NDArray[Any]:
         """The array of that name; raises ``DecoderError`` where it has another type or shape, or lies elsewhere."""

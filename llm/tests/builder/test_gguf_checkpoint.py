@@ -175,3 +175,11 @@ def test_a_folder_with_one_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "a" / "n.gguf").symlink_to(GGUF / "llama-q8_0.gguf")
     with pytest.raises(InvalidArgumentError, match="has 2 files of the format GGUF"):
         build(tmp_path / "a", tmp_path / "d")
+
+
+@pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0", "qwen2moe-q8_0", "mixtral-q4_0"])
+def test_eight_bits_on_pages_take_the_blocks_as_they_are(name: str, tmp_path: Path) -> None:
+    """So they compute what fp32 computes, where rounding again would not; experts, and a head of Q4_0, too."""
+    exact = _last(_on_pages(build(GGUF / f"{name}.gguf", tmp_path / "e", form="paged")), FILES[name]["prompt"])
+    folder = build(GGUF / f"{name}.gguf", tmp_path / "d", form="paged", precision="int8")
+    np.testing.assert_allclose(_last(_on_pages(folder), FILES[name]["prompt"]), exact, rtol=0, atol=2e-5)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.runner.openvino.operator import constant, integers, openvino, paged_attention, parameter
-from repoagent_llm.runner.paged_folder import ExpertLayout, FolderWeights, PagedLayout
+from repoagent_llm.runner.paged_folder import WIDE_BLOCK, ExpertLayout, FolderWeights, PagedLayout
 from repoagent_llm.runner.rope import rope_speeds
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
@@ -111,6 +111,8 @@ class PagedGraph:
             halves = self._shared(weights.array(name, "BF16", rows, inputs), (*shape, inputs), "bf16")
             return op.convert(halves, "f32")
         if kept == "int8":
+            if len(weights.shape(f"{name}.scale")) > 2:
+                return self._wide_blocks(name, rows, shape, inputs)
             levels = self._shared(weights.array(name, "I8", rows, inputs), (*shape, inputs), "i8")
             scales = constant(weights.array(f"{name}.scale", "F32", rows, 1).reshape(*shape, 1))
             return op.multiply(op.convert(levels, "f32"), scales)
@@ -123,6 +125,17 @@ class PagedGraph:
         scales = constant(weights.array(f"{name}.scale", "F16", rows, blocks, 1).reshape(*shape, blocks, 1))
         spread = op.multiply(op.convert(levels, "f16"), scales)
         return op.convert(op.reshape(spread, integers(*shape, inputs), False), "f32")
+
+    def _wide_blocks(self, name: str, rows: int, shape: Sequence[int], inputs: int) -> Any:
+        """Eight bits with a scale for each block, as a GGUF file may have them."""
+        op, weights = self._op, self._weights
+        if inputs % WIDE_BLOCK:
+            raise DecoderError(f"{inputs} weights cannot be in blocks of {WIDE_BLOCK}", source=self._spec.place)
+        blocks = inputs // WIDE_BLOCK
+        levels = self._shared(weights.array(name, "I8", rows, inputs), (*shape, blocks, WIDE_BLOCK), "i8")
+        scales = weights.array(f"{name}.scale", "F16", rows, blocks, 1).astype(np.float32)
+        spread = op.multiply(op.convert(levels, "f32"), constant(scales.reshape(*shape, blocks, 1)))
+        return op.reshape(spread, integers(*shape, inputs), False)
 
     def _vector(self, name: str, size: int, rank: int = 3) -> Any:
         return constant(self._weights.array(name, "F32", size).reshape((1,) * (rank - 1) + (size,)))
