@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server_stub.tests.serve.conftest import World
+from server_stub.tests.serve.test_homes import ONE
 from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF, replace_workers, stolen
 from server_stub.tests.serve.test_processes import SECRET, ask, connections, processes
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server
 
 USER, STRANGER = 65534, 65533
+ROWS = 1 << 12
 CHAIN = """model_repository_agents {{ agents [ {{ name: "agent" parameters {{ key: "copy" value: "LOAD {0}" }} }} ] }}
 """
 LEAST = ["setpriv", "--bounding-set=-all,+setuid,+setgid,+kill"]
@@ -63,6 +65,7 @@ def world() -> Iterator[World]:
         made.agent("agent")
         made.model("plain")
         made.model("copied", [("agent", {"copy": "LOAD confidential"})])
+        made.model("homed", [("agent", {"copy": "LOAD confidential"})], config=f"max_batch_size: {ROWS} {ONE}")
         yield made
 
 
@@ -95,7 +98,7 @@ def server(world: World) -> "Server":
         f"--worker-user={USER}",
         f"--request-log={world.root / 'requests'}",
         f"--audit-log={hidden['audit']}",
-        *(f"--load-model={name}" for name in ("inside", "child", "copied")),
+        *(f"--load-model={name}" for name in ("inside", "child", "copied", "homed")),
         env={"SOME_KEY": SECRET},
         before=[*_before(world.root / "hold"), *LEAST],
     )
@@ -141,9 +144,11 @@ def test_what_is_handed_over_is_for_that_user_alone(server: "Server", world: Wor
 def test_all_workers_serve_what_an_agent_left_and_write_the_logs(server: "Server", world: World) -> None:
     with connections(server) as clients:
         for client in clients:
-            tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
-            answer = client.post("/v2/models/copied/infer", json={"inputs": [tensor]})
-            assert answer.json()["outputs"][0]["data"] == [1, -2, 3, -4]
+            for model, rows in (("copied", 1), ("homed", 1), ("homed", ROWS)):  # The last in shared memory.
+                tensor = {"name": "X", "datatype": "FP32", "shape": [rows, 4], "data": [-1, 2, -3, 4] * rows}
+                answer = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["outputs"][0]["data"] == [1, -2, 3, -4] * rows
     log = world.root / "requests"
     server.until(lambda: log.read_text().count('"copied"') >= len(clients), "the request log")
     assert log.stat().st_uid == 0
