@@ -10,7 +10,7 @@ They listen on 127.0.0.1 unless configured otherwise, where ``tritonfrontend`` l
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
@@ -26,22 +26,15 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import LOGGER
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompressionLevel, GrpcOptions
 from repoagent_server.shared.reserve import Reserve
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
+
+if TYPE_CHECKING:
+    from repoagent_server.grpc.frontend import GrpcFrontend
 
 _LAST_PORT: Final = 65535
 _MOST: Final = (1 << 31) - 1
 """The largest number that gRPC, and Triton with it, takes for a setting."""
 _DRAIN_SECONDS: Final = 30.0
-
-
-class _FrontEnd(Protocol):
-    def bind(self) -> tuple[str, int]: ...
-
-    def start(self) -> None: ...
-
-    def drain(self, timeout: float) -> bool: ...
-
-    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,7 @@ class _Service:
         self._server = server
         self._access = access
         self._options = options
-        self._front: _FrontEnd | None = None
+        self._front: HttpFrontend | GrpcFrontend | None = None
 
     def __enter__(self) -> Any:
         self.start()
@@ -166,7 +159,7 @@ class _Service:
             front.drain(_DRAIN_SECONDS)
             front.stop()
 
-    def _make(self) -> _FrontEnd:
+    def _make(self) -> "HttpFrontend | GrpcFrontend":
         raise AssertionError("each kind makes its own")
 
 
@@ -175,7 +168,7 @@ class KServeHttp(_Service):
 
     Options = _HttpOptions
 
-    def _make(self) -> _FrontEnd:
+    def _make(self) -> "HttpFrontend | GrpcFrontend":
         options = self._options
         wants_tls = options.use_ssl or options.use_mutual_auth
         files = TlsFiles(
@@ -210,7 +203,7 @@ class KServeGrpc(_Service):
     Grpc_compression_level = GrpcCompressionLevel
     Options = _GrpcOptions
 
-    def _make(self) -> _FrontEnd:
+    def _make(self) -> "HttpFrontend | GrpcFrontend":
         from repoagent_server.grpc.frontend import GrpcFrontend
 
         regions = _regions(self._server, self._options.allow_client_shm)
@@ -225,7 +218,7 @@ class Metrics(_Service):
 
     Options = _MetricsOptions
 
-    def _make(self) -> _FrontEnd:
+    def _make(self) -> "HttpFrontend | GrpcFrontend":
         self._server.core  # noqa: B018 - refuses when the server is not started
         service = metrics_service(self._server.metrics, self._access, reserve=_reserve(self._server))
         return HttpFrontend(Endpoint(self._options.address, self._options.port), service)

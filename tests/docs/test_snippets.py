@@ -20,7 +20,7 @@ import repoagent_llm.plugin
 import yaml
 from click.testing import CliRunner
 from repoagent_server.access.access_file_reader import read_rules
-from repoagent_server.access.key_sets import KeySet
+from repoagent_server.access.tokens import KeySet
 from repoagent_server.program.serve_command import serve
 
 from repoagent.config import ModelConfig, agent_entries, read_text

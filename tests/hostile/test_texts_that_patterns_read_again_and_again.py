@@ -130,7 +130,7 @@ assert _PLUGIN_RECIPIENT.fullmatch("age1" * 500_000 + "!") is None
 assert _PLUGIN_RECIPIENT.fullmatch("age1yubikey1q2w3e4r5t")
 """,
     "the beginnings of certificates": """
-from repoagent_server.tls.files import _BLOCK
+from repoagent_server.tls.certificates import _BLOCK
 assert _BLOCK.findall(b"-----BEGIN CERTIFICATE-----" * 60_000) == []
 good = b"-----BEGIN CERTIFICATE-----" + bytes([10]) + b"AAAA" + bytes([10]) + b"-----END CERTIFICATE-----"
 assert _BLOCK.findall(good + b" " + good) == [good, good]

@@ -14,10 +14,9 @@ from typing import Final
 from repoagent.errors import ConfigError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent_server.access.access import Access
 from repoagent_server.access.access_file_reader import MOST_BYTES, read_rules
-from repoagent_server.access.key_sets import KeySet, read_key_set
 from repoagent_server.access.key_sources import FetchedSets, is_url, read_source
 from repoagent_server.access.rules import Rules
-from repoagent_server.access.tokens import TokenIssuer
+from repoagent_server.access.tokens import KeySet, TokenIssuer, read_key_set
 
 logger = logging.getLogger(__name__)
 

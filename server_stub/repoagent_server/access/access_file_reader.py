@@ -9,11 +9,10 @@ from repoagent.errors import ConfigError, InvalidArgumentError, did_you_mean
 from repoagent.nested_text import read_toml
 from repoagent_server.access.clients import Client, Grant
 from repoagent_server.access.credentials import canonical
-from repoagent_server.access.key_sets import ALGORITHMS, KeySet, load_library
 from repoagent_server.access.key_sources import check_source
 from repoagent_server.access.rights import Right
 from repoagent_server.access.rules import Rules, TokenClient
-from repoagent_server.access.tokens import TokenIssuer
+from repoagent_server.access.tokens import ALGORITHMS, KeySet, TokenIssuer, load_library
 
 #: The entry of ``open`` for the page on the metrics port.
 METRICS: Final = "metrics"

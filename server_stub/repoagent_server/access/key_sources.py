@@ -12,7 +12,7 @@ from typing import Final
 from repoagent.beneath import read_small_file
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.web import Hosts, WebClient, WebError, origin_of
-from repoagent_server.access.key_sets import ALGORITHMS, MOST_BYTES, read_key_set
+from repoagent_server.access.tokens import ALGORITHMS, MOST_BYTES, read_key_set
 
 logger = logging.getLogger(__name__)
 

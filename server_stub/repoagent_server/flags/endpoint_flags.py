@@ -1,20 +1,24 @@
-"""The flags of ``repoagent serve`` for its endpoints: SageMaker and Vertex AI, metrics, TLS over HTTP."""
+"""The flags of ``repoagent serve`` for its endpoints: SageMaker, Vertex AI, metrics, TLS over HTTP, restricted parts.
+
+No message repeats the value of a restricted part, which is a secret.
+"""
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import click
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, did_you_mean
 from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
 from repoagent_server.flags.values import boolean, take
+from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.shared.setting import setting
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RANGE: Final = re.compile(r"(\d{1,5})-(\d{1,5})", re.ASCII)
@@ -191,3 +195,60 @@ def take_http_tls(values: dict[str, Any]) -> tuple[HttpTls, tuple[str, ...]]:
     unused = (given.certificate or given.key or given.root) and tls == HttpTls()
     warning = "HTTP is served WITHOUT TLS: certificates and keys have no effect without --http-use-ssl"
     return tls, (warning,) if unused else ()
+
+
+#: What the key of a restricted protocol is prefixed with to make the name of its header.
+GRPC_PREFIX: Final = "triton-grpc-protocol-"
+
+Restricted = tuple[tuple[Api, ...], Restriction]
+
+_KEY: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_GRPC_KEY: Final = re.compile(r"[0-9A-Za-z_.-]+")
+
+
+class _Restricted(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.5
+    """``NAME[,NAME...]:KEY=VALUE``; the value goes on to the end, whatever is in it."""
+
+    def __init__(self, kind: str, key: re.Pattern[str], prefix: str) -> None:
+        self.name = kind
+        self._key = key
+        self._prefix = prefix
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Restricted:
+        if isinstance(value, tuple):
+            return value
+        names, _, pair = str(value).partition(":")
+        key, _, secret = pair.partition("=")
+        if not (names and key and secret) or "=" in names:
+            self.fail(f"its format is '<{self.name}>[,<{self.name}>...]:<key>=<value>'", param, ctx)
+        if self._key.fullmatch(key) is None:
+            self.fail("its key has characters that the name of a header cannot have", param, ctx)
+        header = self._prefix + (key.lower() if self._prefix else key)
+        apis = tuple(self._api(name, param, ctx) for name in names.split(","))
+        return apis, Restriction(header, secret.encode(errors="surrogateescape"))
+
+    def _api(self, name: str, param: click.Parameter | None, ctx: click.Context | None) -> Api:
+        try:
+            return Api(name)
+        except ValueError:
+            meant = did_you_mean(name, list(Api))
+            self.fail(f"unknown restricted {self.name} '{name}' (there are {', '.join(Api)}){meant}", param, ctx)
+
+
+RESTRICTED_API: Final = _Restricted("api", _KEY, "")
+RESTRICTED_PROTOCOL: Final = _Restricted("protocol", _GRPC_KEY, GRPC_PREFIX)
+
+
+def restrictions(flag: str, given: Sequence[Restricted]) -> dict[Api, Restriction]:
+    """The restrictions that all uses of ``flag`` make together.
+
+    Raises:
+        click.UsageError: two are about the same part of the API.
+    """
+    found: dict[Api, Restriction] = {}
+    for apis, restriction in given:
+        for api in apis:
+            if api in found:
+                raise click.UsageError(f"{flag}: restricted '{api}' can not be specified in multiple config groups")
+            found[api] = restriction
+    return found

@@ -20,9 +20,8 @@ from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
 from repoagent_server.shared.connections import Connections, backlog, come_round
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
-from repoagent_server.tls.files import TlsFiles
 from repoagent_server.tls.handshakes import Handshakes
 
 _FIRST_REQUEST_SECONDS: Final = 1.0

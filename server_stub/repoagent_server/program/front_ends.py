@@ -26,8 +26,7 @@ from repoagent_server.http.reader import Limits
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
-from repoagent_server.tls.certificates import CertificateMetrics
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import CertificateMetrics, TlsFiles
 
 _HTTP: Final = "HTTPService"
 _METRICS: Final = "Metrics Service"

@@ -10,9 +10,12 @@ import click
 from repoagent.cli.flags import agents_from_directory, limit_flags, take_limits
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags.endpoint_flags import (
+    RESTRICTED_API,
+    RESTRICTED_PROTOCOL,
     HttpTlsOptions,
     hosting_flags,
     metrics_flags,
+    restrictions,
     take_http_tls,
     take_metrics_settings,
     take_port,
@@ -20,7 +23,6 @@ from repoagent_server.flags.endpoint_flags import (
     take_vertex,
 )
 from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings, take_strictness
-from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
 from repoagent_server.flags.values import (
     BOOLEAN,

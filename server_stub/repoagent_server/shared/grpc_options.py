@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent_server.shared.setting import setting
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,162 @@
-"""The certificate that new connections get: read again when its files change."""
+"""Certificates and keys of TLS: their files and settings, read again when they change, and when they end."""
 
 import logging
+import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Protocol
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.text import Family
-from repoagent_server.tls.files import Material, Stamp, TlsFiles
+
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secret and authenticated. Those of TLS 1.3 all are."""
+
+_WHAT: Final = {
+    "server-cert": "the server's certificate",
+    "server-key": "the server's key",
+    "root-cert": "the certificate that signs those of clients",
+}
+"""What the file of a flag holds."""
+
+Stamp = tuple[tuple[int, int, int, int] | None, ...]
+"""Which files these are: compared, never read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """One consistent set of files: the key is the certificate's."""
+
+    context: ssl.SSLContext
+    key: bytes = field(repr=False)
+    certificate: bytes
+    root: bytes | None
+    end: float | None
+    """When the certificate, or one of its chain, ends, in seconds since the epoch; None if that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the certificates of one front end are. Paths may be symbolic links that are replaced."""
+
+    service: str
+    """For messages: HTTP or gRPC."""
+    certificate: str = ""
+    key: str = ""
+    root: str = ""
+    """Certificates that sign those of clients. Without ``mutual`` a client need not present one."""
+    mutual: bool = False
+    alpn: Sequence[str] = ()
+    """The protocols of the front end."""
+    flags: str = "--http"
+    """How the flags begin that name these files, for messages."""
+
+    def read(self) -> Material:
+        """Read all of them.
+
+        Raises:
+            InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
+        """
+        key, certificate = self._bytes(self.key, "server-key"), self._bytes(self.certificate, "server-cert")
+        root = self._bytes(self.root, "root-cert") if self.root or self.mutual else None
+        return Material(self._context(), key, certificate, root, earliest_end(certificate))
+
+    def stamp(self) -> Stamp:
+        """What changes when a file is written, or a link on the way to it is replaced."""
+        return tuple(_stamp(path) for path in (self.key, self.certificate, self.root) if path)
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS)
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(list(self.alpn))
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            raise InvalidArgumentError(
+                f"{self.flags}-server-cert '{self.certificate}' and {self.flags}-server-key '{self.key}' are not a "
+                f"certificate and its key, in PEM and without a passphrase: {error}"
+            ) from error
+        if self.root or self.mutual:
+            self._verify_clients(context)
+        return context
+
+    def _verify_clients(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_verify_locations(self.root)
+        except (OSError, ValueError) as error:
+            text = f"{self.flags}-root-cert '{self.root}' holds no certificate in PEM: {error}"
+            raise InvalidArgumentError(text) from error
+        context.verify_mode = ssl.CERT_REQUIRED if self.mutual else ssl.CERT_OPTIONAL
+        # A resumed session would go on with a certificate that is not looked at again.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+
+    def _bytes(self, path: str, flag: str) -> bytes:
+        if not path:
+            raise InvalidArgumentError(f"{self.service} with TLS needs {_WHAT[flag]}: set {self.flags}-{flag}=FILE")
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot read {self.flags}-{flag} '{path}': {error.strerror}") from error
+
+
+def _stamp(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(?:[^-]|-(?!----))*+-----END CERTIFICATE-----")
+_VERSION: Final = 0xA0
+_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+"""UTCTime and GeneralizedTime, as RFC 5280 has them in certificates."""
+_BEFORE_VALIDITY: Final = 3
+"""Serial number, algorithm, issuer."""
+
+
+def earliest_end(pem: bytes) -> float | None:
+    """The end of the certificate in ``pem`` that ends first, in seconds since the epoch; None if none can be read.
+
+    Python's ``ssl`` gives this only of certificates that a peer has shown.
+    """
+    try:
+        return min(_end(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in _BLOCK.findall(pem))
+    except (IndexError, KeyError, ValueError):
+        return None
+
+
+def _end(der: bytes) -> float:
+    _, start, _ = _member(der, 0)  # Certificate
+    _, position, _ = _member(der, start)  # TBSCertificate
+    tag, _, stop = _member(der, position)
+    position = stop if tag == _VERSION else position
+    for _ in range(_BEFORE_VALIDITY):
+        position = _member(der, position)[2]
+    _, position, _ = _member(der, position)  # Validity
+    _, _, position = _member(der, position)  # notBefore
+    tag, start, stop = _member(der, position)
+    return datetime.strptime(der[start:stop].decode("ascii"), _FORMATS[tag]).replace(tzinfo=UTC).timestamp()
+
+
+def _member(der: bytes, position: int) -> tuple[int, int, int]:
+    """Tag of the member at ``position``, and where its content begins and ends."""
+    tag, length = der[position], der[position + 1]
+    position += 2
+    if length >= 0x80:
+        size = length & 0x7F
+        length = int.from_bytes(der[position : position + size])
+        position += size
+    return tag, position, position + length
+
 
 logger = logging.getLogger(__name__)
 

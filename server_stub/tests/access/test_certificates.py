@@ -21,7 +21,7 @@ from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.service import ServiceFactory
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import PATIENCE, Follow, client

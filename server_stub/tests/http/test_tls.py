@@ -22,7 +22,7 @@ from repoagent_server.http.messages import Exchange, Request
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 
 from tests.certificates import Authority, Pair
 

@@ -9,7 +9,7 @@ import click
 import pytest
 from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 
 from repoagent.limits import Limits
 

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from repoagent_server.flags.endpoint_flags import take_http_tls
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.tls.certificates import Certificates
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 
 from repoagent.errors import InvalidArgumentError
 from tests.certificates import Authority, Pair

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 from repoagent_server.tls.channel import TlsChannel, TlsPort
-from repoagent_server.tls.files import TlsFiles
 from repoagent_server.tls.handshakes import Handshakes
 
 from tests.certificates import Authority, Pair

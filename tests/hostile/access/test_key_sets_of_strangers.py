@@ -17,8 +17,8 @@ from jwt.algorithms import RSAAlgorithm
 from repoagent_server.access import NotAuthenticatedError
 from repoagent_server.access.access_file import AccessChange, AccessFile
 from repoagent_server.access.credentials import given
-from repoagent_server.access.key_sets import MOST_BYTES, read_key_set
 from repoagent_server.access.key_sources import FetchedSets, fetch
+from repoagent_server.access.tokens import MOST_BYTES, read_key_set
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from server_stub.tests.access.conftest import PATIENCE, Follow, Issuer, client, digest

@@ -19,7 +19,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.certificates import TlsFiles
 
 from repoagent.limits import Limits
 from repoagent.serving.core import ServingCore

@@ -21,7 +21,8 @@ from repoagent_server.access.access import Denials
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RestrictedProtocols
 from repoagent_server.grpc.assembly import assemble
-from repoagent_server.grpc.http2.transport import Http2Transport, Served
+from repoagent_server.grpc.http2.dispatcher import Dispatcher
+from repoagent_server.grpc.http2.transport import Http2Transport
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.headers import HeaderForwarding, Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
@@ -255,19 +256,19 @@ class GrpcFrontend:
             reserve=self._reserve,
         )
         self._service = methods.service
-        others = _collected(health_servicer)
-        served = Served(
-            self._options,
-            self._limits,
-            self._reserve,
+        dispatcher = Dispatcher(
+            self._loop,
             methods.service,
+            _collected(health_servicer),
             methods.calls,
-            others,
-            self._guards,
-            pools,
-            methods.access,
+            pools.long,
+            guards=self._guards,
+            access=methods.access,
+            max_message=self._options.max_message_bytes,
+            compression=self._options.compression_level(),
+            reserve=self._reserve,
         )
-        return Http2Transport(served)
+        return Http2Transport(self._options, dispatcher, pools, self._limits.tls_handshakes)
 
 
 async def _health() -> health.aio.HealthServicer:

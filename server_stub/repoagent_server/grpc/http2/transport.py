@@ -3,23 +3,16 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from repoagent.errors import UnavailableError
-from repoagent.limits import Limits
-from repoagent_server.grpc.access import CallAccess, RestrictedProtocols
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
-from repoagent_server.grpc.infer import InferCalls
-from repoagent_server.grpc.service import GrpcService
 from repoagent_server.http.listener import bound, bound_unix, ignore_new, is_unix, queued, release
 from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
@@ -31,40 +24,14 @@ _PART_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What is served, and how."""
-
-    options: GrpcOptions
-    limits: Limits
-    reserve: Reserve
-    service: GrpcService
-    calls: InferCalls
-    others: Sequence[Any]
-    """Handlers of further services: health and reflection."""
-    guards: RestrictedProtocols | None
-    pools: Pools
-    access: CallAccess | None = None
-
-
 class Http2Transport:
     """Belongs to one event loop, on whose thread it is made and called."""
 
-    def __init__(self, served: Served) -> None:
-        self._options = options = served.options
-        self._loop = asyncio.get_running_loop()
-        self._dispatcher = Dispatcher(
-            self._loop,
-            served.service,
-            served.others,
-            served.calls,
-            served.pools.long,
-            guards=served.guards,
-            access=served.access,
-            max_message=options.max_message_bytes,
-            compression=options.compression_level(),
-            reserve=served.reserve,
-        )
+    def __init__(self, options: GrpcOptions, dispatcher: Dispatcher, pools: Pools, tls_handshakes: int) -> None:
+        """``tls_handshakes``: how many may be unfinished at a time."""
+        self._options = options
+        self._loop = dispatcher.loop
+        self._dispatcher = dispatcher
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)
         self.certificates: Certificates | None = None
@@ -73,7 +40,7 @@ class Http2Transport:
         files = options.tls_files()
         if files is not None:
             self.certificates = Certificates(files)
-            handshakes = Handshakes(self._loop, served.limits.tls_handshakes, served.pools.handshakes)
+            handshakes = Handshakes(self._loop, tls_handshakes, pools.handshakes)
             self._tls = TlsPort(self.certificates, handshakes, self._connections)
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None

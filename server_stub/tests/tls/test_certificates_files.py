@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from repoagent_server.tls.certificates import CertificateMetrics, Certificates
-from repoagent_server.tls.files import TlsFiles, earliest_end
+from repoagent_server.tls.certificates import CertificateMetrics, Certificates, TlsFiles, earliest_end
 
 from tests.certificates import Authority, Pair
 
