@@ -4,32 +4,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.requests.request import ModelId
 from repoagent.storage import ModelSource, Repository
 
 logger = logging.getLogger(__name__)
-
-
-class ModelRepository(Protocol):
-    """What a set of repositories needs of each."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def place(self) -> object: ...
-
-    def model_names(self) -> list[str]: ...
-
-    def model(self, name: str) -> ModelSource | None: ...
-
-    @property
-    def is_remote(self) -> bool: ...
-
-    def hurry(self) -> None: ...
 
 
 class MappedRepository:
@@ -89,6 +70,9 @@ class MappedRepository:
         if source is not None:
             source.name, source.renamed = name, name != directory
         return source
+
+
+ModelRepository = Repository | MappedRepository
 
 
 T = TypeVar("T")
