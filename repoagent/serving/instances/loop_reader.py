@@ -6,23 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
 
 logger = logging.getLogger(__name__)
 _threads: Final = threading.local()
-
-
-class Source(Protocol):
-    """What is read. Both methods are called on the loop's thread, and must return soon."""
-
-    def readable(self) -> None:
-        """There is something to read, or the end has come."""
-
-    def abandoned(self) -> None:
-        """The loop ends, and watches nothing any more."""
 
 
 class LoopReader:
@@ -34,7 +24,7 @@ class LoopReader:
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self._loop = loop
-        self._sources: dict[int, Source] = {}
+        self._abandoned: dict[int, Callable[[], None]] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._ended = False
@@ -50,16 +40,18 @@ class LoopReader:
 
     def __exit__(self, *exception: object) -> None:
         _threads.reader = None
-        for fd, source in list(self._sources.items()):
+        for fd, abandoned in list(self._abandoned.items()):
             self.forget(fd)
-            source.abandoned()
+            abandoned()
         with self._lock:
             self._ended = True
         while self._calls:
             self._do_calls()
 
-    def watch(self, fd: int, source: Source) -> int:
-        """Call ``source`` whenever ``fd`` is readable. On the loop's thread.
+    def watch(self, fd: int, readable: Callable[[], None], abandoned: Callable[[], None]) -> int:
+        """Call ``readable`` whenever ``fd`` is readable or at its end, ``abandoned`` when the loop ends before.
+
+        Both are called on the loop's thread, as this is, and must return soon.
 
         Returns a descriptor of its own for :meth:`forget`: ``fd`` may be closed before that.
 
@@ -68,18 +60,18 @@ class LoopReader:
         """
         own = os.dup(fd)
         try:
-            self._loop.add_reader(own, source.readable)
+            self._loop.add_reader(own, readable)
         except BaseException:
             os.close(own)
             raise
-        self._sources[own] = source
+        self._abandoned[own] = abandoned
         # uvloop makes it non-blocking, for all that have the same socket; none of the loops needs that.
         os.set_blocking(own, True)
         return own
 
     def forget(self, own: int) -> None:
         """Watch what :meth:`watch` returned no more. On the loop's thread."""
-        if self._sources.pop(own, None) is not None:
+        if self._abandoned.pop(own, None) is not None:
             self._loop.remove_reader(own)
             os.close(own)
 

@@ -68,7 +68,7 @@ def test_what_is_watched_is_read_even_if_its_owner_closes_it(runner: asyncio.Run
         here, there = socket.socketpair()
         with LoopReader(asyncio.get_running_loop()) as reader, there:
             source = Source(here.dup())
-            own = reader.watch(here.fileno(), source)
+            own = reader.watch(here.fileno(), source.readable, source.abandoned)
             here.close()
             there.send(b"a")
             await asyncio.wait_for(source.something.wait(), 60)
@@ -87,7 +87,8 @@ def test_what_is_watched_stays_as_it_was_for_those_who_wait_for_it(runner: async
     async def run() -> None:
         here, there = socket.socketpair()
         with here, there, LoopReader(asyncio.get_running_loop()) as reader:
-            reader.watch(here.fileno(), Source(here))
+            source = Source(here)
+            reader.watch(here.fileno(), source.readable, source.abandoned)
             assert os.get_blocking(here.fileno())
 
     with runner:
@@ -100,8 +101,9 @@ def test_a_descriptor_that_cannot_be_watched_is_not_kept(runner: asyncio.Runner)
         loop = asyncio.get_running_loop()
         with here, there, LoopReader(loop) as reader:
             loop.add_reader = None  # type: ignore[method-assign, assignment]
+            source = Source(here)
             with pytest.raises(TypeError):
-                reader.watch(here.fileno(), Source(here))
+                reader.watch(here.fileno(), source.readable, source.abandoned)
             assert _descriptors_of(here) == [here.fileno()]
 
     with runner:
@@ -114,7 +116,7 @@ def test_the_end_of_the_loop_closes_every_descriptor_and_says_so(runner: asyncio
         with here, there:
             source = Source(here)
             with LoopReader(asyncio.get_running_loop()) as reader:
-                reader.watch(here.fileno(), source)
+                reader.watch(here.fileno(), source.readable, source.abandoned)
             assert _descriptors_of(here) == [here.fileno()]
             assert source.abandonments == 1
 

@@ -175,7 +175,7 @@ class LoopReceiver:
             self._start_timer()
 
     def readable(self) -> None:
-        """See :class:`Source`. One message a turn: the loop has others to serve."""
+        """There is an answer, or the end has come. One message a turn: the loop has others to serve."""
         exchange = self._current
         if exchange is None:
             self._unwatch()  # A thread receives the answers now, or the process has ended.
@@ -192,6 +192,7 @@ class LoopReceiver:
             self._take(exchange, message)
 
     def abandoned(self) -> None:
+        """The loop ends, and watches nothing any more."""
         self._watched = None
         self._closed()
         if self._current is not None:
@@ -241,7 +242,7 @@ class LoopReceiver:
 
     def _watch(self, child: ChildProcess) -> None:
         self._unwatch()
-        self._watched = child, self._reader.watch(child.work.fileno(), self)
+        self._watched = child, self._reader.watch(child.work.fileno(), self.readable, self.abandoned)
 
     def _unwatch(self) -> None:
         if self._watched is not None:
