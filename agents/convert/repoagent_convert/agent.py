@@ -136,6 +136,7 @@ def _find_source(
     ]
     described = [one for one in found if getattr(model.converter(one[0], _ONNX), "describes_others", False)]
     found = described if len(described) == 1 else found
+    found = [one for one in found if not getattr(model.converter(one[0], _ONNX), "refuses", False)] or found
     if len(found) > 1:
         each = " and ".join(f"{name} ({kind})" for kind, name in found)
         raise InvalidArgumentError(f"{directory.name} has {each}; the parameter 'input' names the one to convert")

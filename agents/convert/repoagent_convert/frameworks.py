@@ -1,0 +1,115 @@
+"""Models of frameworks that write ONNX themselves: each is recognised by content, and refused with what to run."""
+
+import re
+from typing import Any, ClassVar, Final
+
+from repoagent.api import ConversionJob, ConversionPlan, ConversionSource, InternalError, Product, UnsupportedError
+
+_ZIP: Final = b"PK\x03\x04"
+_FIRST_NAMES: Final = 300
+"""The bytes from the start of an archive that have the name of its first member."""
+
+
+class Framework:
+    """A format that is known, and not converted here: opening it runs code, in an environment of gigabytes."""
+
+    version = "1"
+    in_child = True
+    options: ClassVar[dict[str, Any]] = {}
+    refuses = True
+    """Beside a model that is converted, such a file is not the model."""
+    title: ClassVar[str]
+    way: ClassVar[str]
+
+    def plan(self, source: ConversionSource, options: Any) -> ConversionPlan:
+        """Refuse the source.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        # The command has no name of the model's: one may be chosen so that a shell runs part of it.
+        raise UnsupportedError(f"{source.label}: is {self.title}, which is not converted here; {self.way}")
+
+    def build(self, job: ConversionJob) -> Product:
+        """Never asked."""
+        raise InternalError("the plan refuses")
+
+    def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
+        """Never asked."""
+
+
+class Pt2(Framework):
+    """A file of ``torch.export.save``."""
+
+    title = "a PyTorch program (.pt2)"
+    way = (
+        "run: python -c \"import torch; torch.onnx.export(torch.export.load('FILE'), (), dynamo=True)"
+        ".save('model.onnx', external_data=False)\""
+    )
+
+    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
+        """Whether an archive states that it is one."""
+        names = head[:_FIRST_NAMES] + tail
+        return head[:4] == _ZIP and (b"archive_format" in names or b"serialized_exported_program" in names)
+
+
+class TorchScript(Framework):
+    """A file of ``torch.jit.save``."""
+
+    title = "TorchScript"
+    way = (
+        "it lacks the example inputs that the conversion needs. Where the model is written, run: "
+        "torch.onnx.export(model, inputs, 'model.onnx', dynamo=True, external_data=False)"
+    )
+
+    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
+        """Whether an archive has code."""
+        return head[:4] == _ZIP and b"constants.pkl" in tail and not Pt2().recognizes_ends(head, tail)
+
+
+class StateDict(Framework):
+    """A file of ``torch.save``, today's archive or yesterday's pickle."""
+
+    title = "a file of torch.save"
+    way = (
+        "it has weights and no graph. Where the model is written, load them, and run: "
+        "torch.onnx.export(model, inputs, 'model.onnx', dynamo=True, external_data=False)"
+    )
+
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file has the number that pickles of torch begin with."""
+        return head.startswith(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
+
+    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
+        """Whether an archive has a pickle, and no code."""
+        others = Pt2().recognizes_ends(head, tail) or TorchScript().recognizes_ends(head, tail)
+        return head[:4] == _ZIP and b"/data.pkl" in head[:_FIRST_NAMES] + tail and not others
+
+
+class Keras(Framework):
+    """A file of Keras, today's archive or yesterday's HDF5."""
+
+    title = "a Keras model"
+    way = (
+        "run, with rows X as it was trained on: model = keras.saving.load_model('FILE', compile=False); model(X[:1]); "
+        "model.export('model.onnx', format='onnx')"
+    )
+
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file is HDF5, of which Keras is what a server is given."""
+        return head.startswith(b"\x89HDF\r\n\x1a\n")
+
+    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
+        """Whether an archive has a configuration and weights."""
+        return head[:4] == _ZIP and b"config.json" in tail and b"model.weights.h5" in tail
+
+
+class SavedModel(Framework):
+    """The file ``saved_model.pb`` of TensorFlow."""
+
+    title = "a TensorFlow SavedModel"
+    way = "run: python -m tf2onnx.convert --saved-model DIR --output model.onnx --opset 18"
+
+    def recognizes(self, head: bytes) -> bool:
+        """Whether a file begins with the version of the schema, and a graph; ONNX has a short text there."""
+        return re.match(rb"\x08\x01\x12[\x80-\xff]{1,4}[\x00-\x7f]\x0a", head) is not None

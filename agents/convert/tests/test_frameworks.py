@@ -1,0 +1,71 @@
+"""Models of frameworks that write ONNX themselves are recognised by content, and refused with what to run."""
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from repoagent_convert.frameworks import SavedModel
+
+from repoagent.testing import Outcome
+
+Load = Callable[..., Outcome]
+Save = Callable[..., Path]
+BOOSTER = np.load(Path(__file__).with_name("trees") / "data/models.npz")["xgb-binary-logistic.ubj/file"].tobytes()
+
+
+def archive(*names: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for name in names:
+            written.writestr(name, b"x" * 5000)
+    return file.getvalue()
+
+
+FILES = {
+    "pt2": (archive("m/archive_format", "m/models/model.json", "m/data/weights/data.pkl"), "torch.export.load"),
+    "pt2 of 2.5": (archive("serialized_exported_program.json", "version"), "torch.export.load"),
+    "torchscript": (archive("m/data.pkl", "m/code/m.py", "m/constants.pkl"), "TorchScript.*lacks the example inputs"),
+    "state dict": (archive("m/data.pkl", "m/data/0", "m/version"), "a file of torch.save.*no graph"),
+    "many weights": (
+        archive("m/data.pkl", *(f"m/{n:0500}" for n in range(200))),
+        "a file of torch.save.*no graph",
+    ),
+    "former state dict": (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M", "a file of torch.save.*no graph"),
+    "keras": (archive("metadata.json", "config.json", "model.weights.h5"), r"model.export\('model.onnx'"),
+    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(99), r"model.export\('model.onnx'"),
+    "savedmodel": (b"\x08\x01\x12\xb9\x60\x0a\x80\x2f\x12", "python -m tf2onnx.convert --saved-model DIR"),
+}
+
+
+def put(root: Path, name: str, content: bytes) -> None:
+    place = root / "source/1" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_refused_by_name_with_what_to_run(name: str, tmp_path: Path, load: Load) -> None:
+    content, text = FILES[name]
+    put(tmp_path, "a $(model)", content)
+    error = str(load("").error)
+    assert re.search(text, error)
+    assert error.count("$(model)") == 1, "the command that is to be run has a name that the model chose"
+
+
+def test_weights_beside_a_model_are_not_the_model(tmp_path: Path, load: Load) -> None:
+    put(tmp_path, "model.ubj", BOOSTER)
+    put(tmp_path, "weights.pt", FILES["state dict"][0])
+    outcome = load("")
+    assert outcome.error is None
+    assert "1/model.onnx" in outcome.files
+
+
+def test_an_onnx_model_of_the_first_version_is_not_a_saved_model(perceptron: onnx.ModelProto) -> None:
+    perceptron.ir_version = 1
+    perceptron.producer_name = "pytorch"
+    assert not SavedModel().recognizes(perceptron.SerializeToString())
