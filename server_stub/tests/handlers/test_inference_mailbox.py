@@ -90,14 +90,14 @@ async def test_on_the_loops_own_thread_it_is_delivered_at_once() -> None:
 
 
 async def test_one_that_cannot_be_delivered_does_not_hold_the_others_up() -> None:
-    class Broken:
+    class Broken(Answer):
         def deliver(self, response: InferResponse | None, final: bool) -> None:
             raise ZeroDivisionError
 
     mailbox, receiver = Mailbox(asyncio.get_running_loop()), _Receiver(1)
 
     def post() -> None:
-        mailbox.post(Broken(), None, True)
+        mailbox.post(Broken(mailbox), None, True)
         mailbox.post(receiver, None, True)
 
     thread = threading.Thread(target=post)
