@@ -245,6 +245,12 @@ def not_json(store: Store) -> None:
     store.fs.pipe_file(store.statement, b"[" * 100_000)
 
 
+def signatures_without_end(store: Store) -> None:
+    envelope = json.loads(store.fs.cat_file(store.statement))
+    signatures = [{"sig": "AA=="}] * 20_000 + envelope["signatures"]
+    store.fs.pipe_file(store.statement, json.dumps(envelope | {"signatures": signatures}).encode())
+
+
 def nothing_there(store: Store) -> None:
     store.fs.rm_file(store.statement)
 
@@ -272,6 +278,7 @@ ATTACKS = [
     renamed_to_a_trusted_key,
     payload_changed,
     not_json,
+    signatures_without_end,
     nothing_there,
     _signed(*BUILD, "resolvedDependencies", 0, "digest", "sha256", value="0" * 64),
     _signed(*BUILD, "externalParameters", "settings", "then", value="other"),

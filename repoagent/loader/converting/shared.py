@@ -121,11 +121,11 @@ class SharedConversions:
 
     def _statement(self, wanted: Wanted, key: "PublicKey") -> tuple[bytes, _Subjects]:
         """The payload that the holder of ``key`` signed, and the files in it."""
-        from repoagent.api.envelopes import verify
+        from repoagent.api.envelopes import MOST_VALUES, verify
 
         with storage_faults("read", _WHERE):
             data = self.fs.cat_file(self._statement_path(wanted.key, key), start=0, end=_LARGEST_STATEMENT)
-        payload = verify(read_json_object(data), key)
+        payload = verify(read_json_object(data, most_values=MOST_VALUES), key)
         statement = read_json_object(payload)
         predicate = statement["predicate"]
         tools = dict(predicate["runDetails"]["builder"]["version"])
