@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
@@ -35,7 +36,7 @@ def _model() -> bytes:
 
 def _runner(model: bytes, text: str) -> Callable[[], object]:
     plan = StandInPlan(model, [Profile({"x": ShapeRange((1, WIDTH), (8, WIDTH), (8, WIDTH))})]).to_bytes()
-    backend = TensorRtBackend(platform=StandInPlatform())
+    backend = TensorRtBackend(platform=cast(Any, StandInPlatform()))
     files = MemoryFiles({"1/model.plan": plan}, lambda: (_ for _ in ()).throw(AssertionError))
     config = normalize(read_text('backend: "tensorrt" ' + text), model_name="m", gpus=None)
     backend.auto_complete(config, files, 1)

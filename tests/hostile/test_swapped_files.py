@@ -139,7 +139,7 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
 
     inner = sessions._session
 
-    def flipped(name: str, source: str | bytes, options: object, choices: Any) -> object:
+    def flipped(name: str, source: bytes, options: object, choices: Any) -> object:
         kept = model / "1" / "kept"
         (model / "1" / "w.bin").rename(kept)
         shutil.copy(outside, model / "1" / "w.bin")

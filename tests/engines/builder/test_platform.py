@@ -6,7 +6,7 @@ before it needs a GPU is answered by the library.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -130,7 +130,7 @@ def test_what_an_allocator_raises_is_kept_for_the_call_that_can_raise_it(platfor
         def notify(self, shape: tuple[int, ...]) -> None:
             raise AssertionError
 
-    allocator = _Allocator(Full())
+    allocator = _Allocator(cast(Any, Full()))
     assert allocator.take_failure() is None
     assert allocator.reallocate_output_async("y", 0, 10, 256, 0) == 0
     failure = allocator.take_failure()
