@@ -6,6 +6,8 @@ import stat
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +16,11 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _NO_ID: Final = 0xFFFFFFFF
 _READ, _WRITE, _ENTER = 4, 2, 1
+_OWNER, _USER, _GROUP, _MASK, _OTHERS = 1, 2, 4, 16, 32
+_MASKED: Final = (_USER, _GROUP, 8)
+_VERSION: Final = struct.pack("<I", 2)
+_ENTRY: Final = struct.Struct("<HHI")
+"""Which kind of entry, the rights, and whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +112,34 @@ class WorkerUser:
             os.close(file)
 
     def _allow(self, path: Path, rights: int, fd: int | None = None) -> None:
-        """Give the user ``rights`` beside those that the mode gives the owner, the group and others."""
-        mode = os.stat(path if fd is None else fd).st_mode
-        group = mode >> 3 & 7
-        entries = ((1, mode >> 6 & 7, _NO_ID), (2, rights, self.uid), (4, group, _NO_ID), (16, group | rights, _NO_ID))
-        text = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in (*entries, (32, mode & 7, _NO_ID)))
+        """Give the user ``rights`` beside those that others have."""
+        place = path if fd is None else fd
+        entries = {**_entries(place), (_USER, self.uid): rights}
+        mask = reduce(or_, (held for (kind, _), held in entries.items() if kind in _MASKED))
+        listed = sorted({**entries, (_MASK, _NO_ID): mask}.items())
+        text = _VERSION + b"".join(_ENTRY.pack(kind, held, who) for (kind, who), held in listed)
         try:
-            os.setxattr(path if fd is None else fd, _ACCESS_LIST, text)
+            os.setxattr(place, _ACCESS_LIST, text)
         except OSError as error:
             raise UnavailableError(
                 f"{path} cannot be opened to the user '{self.name}' of --worker-user: {error.strerror}; its filesystem "
                 "must keep access lists (POSIX ACLs)"
             ) from error
+
+
+def _entries(place: Path | int) -> dict[tuple[int, int], int]:
+    """Who has which rights: by the access list, or by the mode if there is none.
+
+    With a list, the mode shows its mask in the place of the group's rights.
+    """
+    try:
+        text = os.getxattr(place, _ACCESS_LIST)
+    except OSError:
+        mode = os.stat(place).st_mode
+        return {(_OWNER, _NO_ID): mode >> 6 & 7, (_GROUP, _NO_ID): mode >> 3 & 7, (_OTHERS, _NO_ID): mode & 7}
+    found = {(kind, who): held for kind, held, who in _ENTRY.iter_unpack(text[len(_VERSION) :])}
+    mask = found.pop((_MASK, _NO_ID), 7)
+    return {(kind, who): held & mask if kind in _MASKED else held for (kind, who), held in found.items()}
 
 
 def _raise(error: OSError) -> None:

@@ -52,6 +52,23 @@ def test_what_is_handed_over_can_be_read_by_that_user_alone(user: WorkerUser, pl
     assert file.stat().st_uid == 0
 
 
+def test_what_is_handed_over_again_opens_to_no_group_and_to_no_other_user_less(user: WorkerUser, place: Path) -> None:
+    private = place / "private"
+    file = made(private / "m" / "file")
+    for each in (user, user, WorkerUser.of(str(STRANGER))):
+        each.hand_over(private / "m", [private])
+        each.prepare_log(place / "log")
+    test = ["/bin/sh", "-c", '[ -r "$1" ] || [ -w "$2" ]', "sh", str(file), str(place / "log")]
+    groups = {"user": STRANGER - 1, "group": file.stat().st_gid, "extra_groups": [file.stat().st_gid]}
+    assert subprocess.run(test, **groups, check=False).returncode  # type: ignore[call-overload]
+    assert can("read", file)
+    assert can("read", file, STRANGER)
+    file.chmod(0o600)
+    assert not can("read", file)
+    user.hand_over(private / "m", [private])
+    assert (can("read", file), can("read", file, STRANGER)) == (True, False)
+
+
 def test_a_link_in_what_is_handed_over_opens_nothing_else(user: WorkerUser, place: Path) -> None:
     key, private = made(place / "key"), place / "private"
     made(private / "m" / "file")
