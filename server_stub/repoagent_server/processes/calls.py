@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, error_of
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
-from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError
+from repoagent.serving.backends.python.process.memory import Allowance, Arena
 from repoagent.serving.backends.python.process.memory import Mapping as Memory
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Calls:
         try:
             while (message := self._channel.receive()) is not None:
                 self._take(message)
-        except (ProtocolError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # There is no end of what can be wrong, and who waits must be told.
             why = f"it broke the rules: {error}"
             logger.error("%s: %s", self._name, why)
         with self._lock:

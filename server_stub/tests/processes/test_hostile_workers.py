@@ -101,13 +101,22 @@ def test_calls_and_refusals(keeper: Keeper) -> None:
         [1, None, []],
         [1, "double", {"a": 1}],
         ["x" * 100, "double", [1]],
+        [float("inf"), "double", [1]],
     ],
-    ids=["nothing", "empty", "short", "unknown", "no-name", "no-list", "no-number"],
+    ids=["nothing", "empty", "short", "unknown", "no-name", "no-list", "no-number", "no-end"],
 )
 def test_a_call_that_makes_no_sense_ends_the_worker(keeper: Keeper, body: Any) -> None:
     keeper.send(ASK, body)
     assert keeper.over.wait(30)
     assert "broke the rules" in keeper.ended[0]
+
+
+@pytest.mark.parametrize("body", [[float("inf"), None, 1], [1, float("inf"), "no"], [1, 5, float("nan")]])
+def test_an_answer_with_numbers_without_end_ends_the_worker_or_fails(keeper: Keeper, body: Any) -> None:
+    waiting = keeper.calls.begin("anything")
+    keeper.send(ANSWER, body)
+    with pytest.raises(RepoAgentError):
+        waiting.result(30)
 
 
 def test_bytes_that_are_no_message_end_the_worker(keeper: Keeper) -> None:
