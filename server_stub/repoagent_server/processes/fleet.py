@@ -226,18 +226,21 @@ class Fleet(Versions):
             with self.lock:
                 if self._closing:
                     return False
-                started, handed = self._launch(fresh), list(self._handed.values())
-                calls = fresh.calls
+                started, calls = self._launch(fresh), fresh.calls
             assert calls is not None
             started.result(_START_SECONDS)
-            lost = [one for one in handed if not self._has_files(fresh, calls, one)]
-            with self.lock:
-                for one in self._handed.values():  # What has been loaded meanwhile.
-                    if one not in handed:
-                        self._hand(fresh, calls, one)
-                if self._closing:
-                    raise UnavailableError("the server is stopping")
-                leaving = self._swap(old, fresh)
+            handed: set[Handed] = set()
+            lost: list[Handed] = []
+            while True:
+                with self.lock:
+                    if self._closing:
+                        raise UnavailableError("the server is stopping")
+                    more = [one for one in self._handed.values() if one not in handed]
+                    if not more:
+                        leaving = self._swap(old, fresh)
+                        break
+                handed.update(more)  # After the first time, what has been loaded meanwhile.
+                lost += [one for one in more if not self._has_files(fresh, calls, one)]
             self._begin(old, fresh, calls, lost)
         except Exception as error:  # Whatever it is, the old one serves on.
             logger.error("worker %d is not replaced: %s", fresh.index, error or type(error).__name__)

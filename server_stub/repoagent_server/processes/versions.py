@@ -202,7 +202,8 @@ class Versions(Roster):
         self._ask_those("close", handed.number, timeout=None)
 
     def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
-        """Have a new worker build a version, or pass its requests on."""
+        """Have a new worker build a version, or pass its requests on. Takes as long as the worker wants: the lock must
+        not be held."""
         if handed.number not in self._handed:
             return
         if handed.calls:
@@ -218,10 +219,11 @@ class Versions(Roster):
             calls.call("pass_on", *handed.passed, timeout=STEP_SECONDS)
         with self.lock:
             shown = self._shown.get(handed.model, {})
-            if handed.number not in self._handed:  # The others have let go of it while this one built it.
-                calls.call("close", handed.number)
-            elif shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
+            if shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
                 calls.call("show", handed.model, entries(shown), timeout=STEP_SECONDS)
+            gone = handed.number not in self._handed
+        if gone:  # The others have let go of it while this one built it.
+            calls.call("close", handed.number)
 
     def _is_shown(self, handed: Handed) -> bool:
         return self._shown.get(handed.model, {}).get(handed.version) == handed.number

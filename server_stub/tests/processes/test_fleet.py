@@ -167,6 +167,35 @@ def test_a_version_that_is_unloaded_meanwhile_does_not_keep_workers_from_being_r
     assert kept.number in fixture.fleet._handed
 
 
+def test_no_worker_that_takes_its_time_with_a_version_holds_up_the_keeper(fixture: Fixture) -> None:
+    """One loads in the first round, one is loaded meanwhile, and one is unloaded meanwhile."""
+    fixture.hand(1)
+    gone = fixture.hand(2)
+    held: list[tuple[str, bool]] = []
+
+    def note(name: str) -> None:
+        def take() -> None:
+            held.append((name, not (taken := fixture.fleet.lock.acquire(blocking=False))))
+            if taken:
+                fixture.fleet.lock.release()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+
+    def build(number: int, *_: Any) -> None:
+        note(f"build {number}")
+        if number == gone.number:
+            fixture.fleet._forget(gone)
+            fixture.hand(3)
+
+    fixture.script["build"] = build
+    fixture.script["close"] = lambda number: note(f"close {number}")
+    fixture.fleet._count = 1  # One is enough.
+    fixture.fleet.replace(1)
+    assert held == [(name, False) for name in ("build 1", "build 2", "close 2", "build 3")]
+
+
 def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture: Fixture) -> None:
     for number in range(2):
         fixture.hand(number, home=number)
