@@ -88,6 +88,12 @@ class WorkerUser:
                     finally:
                         os.close(file)
 
+    def prepare_logs(self, *paths: Path | None) -> None:
+        """The same as :meth:`prepare_log` for each that is a file, not the standard error."""
+        for path in paths:
+            if path is not None and str(path) != "-":
+                self.prepare_log(path)
+
     def prepare_log(self, path: Path) -> None:
         """Let the user append to a file, which is made if need be.
 
@@ -97,6 +103,8 @@ class WorkerUser:
             UnavailableError: it cannot be made, is a link, or its filesystem keeps no access lists.
         """
         if path.exists() and not path.is_file():
+            if path.lstat().st_uid not in (0, os.geteuid()):
+                raise UnavailableError(f"the log {path} is no file, and another user's")
             return  # A terminal, or a pipe.
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)

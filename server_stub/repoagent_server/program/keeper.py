@@ -49,8 +49,7 @@ class Keeper:
         if not landlock_version() and options.worker_user is None:
             logger.warning("the kernel has no Landlock: a worker can look into the keeper; see --worker-user")
         self._user = WorkerUser.of(options.worker_user) if options.worker_user is not None else None
-        self._logs = [log for log in (options.log.file, options.request_log) if log is not None and str(log) != "-"]
-        self._prepare_logs()
+        self._logs = options.log.file, options.request_log
         self._ports = _Ports(options)
         self._desk: Desk | None = None
         self._fleet = Fleet(
@@ -120,14 +119,10 @@ class Keeper:
 
     def hang_up(self) -> None:
         """Have them open their logs again. Takes no lock."""
-        with suppress(RepoAgentError):  # The workers report that they cannot open it.
-            self._prepare_logs()
-        self._fleet.hang_up()
-
-    def _prepare_logs(self) -> None:
         if self._user is not None:
-            for log in self._logs:
-                self._user.prepare_log(log)
+            with suppress(RepoAgentError):  # The workers report that they cannot open it.
+                self._user.prepare_logs(*self._logs)
+        self._fleet.hang_up()
 
     def reload(self, *_: object) -> None:
         """SIGUSR2: put new processes in the places of the workers, one after the other. Takes no lock."""

@@ -62,6 +62,7 @@ def run(options: ServeOptions) -> int:
         line = progress_line()
         if line is not None:
             stack.callback(line.clear)
+        _prepare_logs(options)
         stack.enter_context(configure(options.log, line))
         stop = stack.enter_context(stop_signals(ERASE.encode() if line else b""))
         for note in options.notes:
@@ -109,6 +110,18 @@ def run(options: ServeOptions) -> int:
             with line.hidden() if line else nullcontext():
                 click.echo(f"error: creating server: {error.code.text} - {error}", err=True)
             return 1
+
+
+def _prepare_logs(options: ServeOptions) -> None:
+    """Before this process opens them: workers of an earlier server may have put links in their places."""
+    if options.worker_user is None:
+        return
+    from repoagent_server.processes.user import WorkerUser
+
+    try:
+        WorkerUser.of(options.worker_user).prepare_logs(options.log.file, options.request_log)
+    except RepoAgentError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @contextmanager

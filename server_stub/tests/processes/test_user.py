@@ -103,6 +103,17 @@ def test_a_log_can_be_written_and_what_a_hostile_worker_puts_in_its_place_cannot
     with pytest.raises(UnavailableError):
         user.prepare_log(log)
     user.prepare_log(Path("/dev/null"))
+    log.unlink()
+    log.symlink_to("/dev/null")  # As /dev/stdout is one.
+    user.prepare_log(log)
+    os.chown(log, USER, USER, follow_symlinks=False)
+    with pytest.raises(UnavailableError):
+        user.prepare_log(log)
+    log.unlink()
+    os.mkfifo(log)
+    os.chown(log, USER, USER)
+    with pytest.raises(UnavailableError):
+        user.prepare_log(log)
     assert not os.listxattr("/dev/null")
 
 

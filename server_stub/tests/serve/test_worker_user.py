@@ -165,6 +165,15 @@ def test_a_model_of_the_repository_that_the_user_may_not_read_is_refused_with_wh
     assert "setfacl" in answer.text
 
 
+def test_a_link_that_an_earlier_worker_left_in_the_place_of_the_log_is_not_followed(world: World) -> None:
+    target, log = world.root / "target", world.root / "log-of-another"
+    log.symlink_to(target)
+    server = world.start("--processes=2", f"--worker-user={USER}", f"--log-file={log}")
+    assert server.ended() == 1
+    assert str(log) in server.log
+    assert not target.exists()
+
+
 def test_memory_that_is_full_fails_what_needs_it_and_nothing_else(world: World) -> None:
     """A load is refused and leaves nothing; a worker that needs wiped plaintext again gets it once there is room."""
     mounts = [
