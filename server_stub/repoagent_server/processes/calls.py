@@ -114,7 +114,7 @@ class Calls:
         try:
             while (message := self._channel.receive()) is not None:
                 self._take(message)
-        except Exception as error:  # There is no end of what can be wrong, and who waits must be told.
+        except Exception as error:  # There is no end of what can be wrong, and others wait for the end.
             why = f"it broke the rules: {error}"
             logger.error("%s: %s", self._name, why)
         with self._lock:

@@ -104,7 +104,7 @@ class WorkerUser:
         """
         if path.exists() and not path.is_file():
             if path.lstat().st_uid not in (0, os.geteuid()):
-                raise UnavailableError(f"the log {path} is no file, and another user's")
+                raise UnavailableError(f"the log {path} belongs to another user")
             return  # A terminal, or a pipe.
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
