@@ -26,7 +26,7 @@ from typing import Any, Final
 import grpc
 from loads import METHOD, message, numbers
 from onnx_models import write_wide_models
-from repoagent_server.grpc.http2 import transport
+from repoagent_server.grpc.frontend import frontend
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.dispatcher import Dispatcher, Route
 from repoagent_server.grpc.http2.head import RequestHead, Stream
@@ -117,7 +117,7 @@ def install_pages() -> None:
     Our own port refuses it at once and without a body, so a test that needs an answer which waits, for a window or for
     the rest of a request, would find none.
     """
-    transport.Dispatcher = DispatcherWithPages  # type: ignore[attr-defined]
+    frontend.Dispatcher = DispatcherWithPages  # type: ignore[attr-defined]
 
 
 # The server, and a client beside h2spec.
