@@ -235,7 +235,7 @@ class Fleet(Versions):
                 with self.lock:
                     if self._closing:
                         raise UnavailableError("the server is stopping")
-                    more = [one for one in self._handed.values() if one not in handed]
+                    more = [one for one in self._handed.values() if one not in handed and one.can_be_had(fresh.index)]
                     if not more:
                         leaving = self._swap(old, fresh)
                         break

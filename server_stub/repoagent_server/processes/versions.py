@@ -48,6 +48,10 @@ class Handed:
         """Whether one worker has it."""
         return self.home is not None
 
+    def can_be_had(self, worker: int) -> bool:
+        """Whether there is something for ``worker`` to do: while another one builds it, its home, there is not."""
+        return self.home in (None, worker) or self.complete is not None
+
     @property
     def passed(self) -> list[Any]:
         """The arguments of the call ``pass_on``."""
@@ -215,7 +219,7 @@ class Versions(Roster):
                 if isinstance(error, Ended) or handed.number in self._handed:
                     raise
                 return  # It has been unloaded meanwhile, with its files.
-        elif handed.complete is not None:  # Else it is being built; all workers hear of it then.
+        elif handed.can_be_had(worker.index):  # Else all workers hear of it when it has been built.
             calls.call("pass_on", *handed.passed, timeout=STEP_SECONDS)
         with self.lock:
             shown = self._shown.get(handed.model, {})

@@ -196,6 +196,21 @@ def test_no_worker_that_takes_its_time_with_a_version_holds_up_the_keeper(fixtur
     assert held == [(name, False) for name in ("build 1", "build 2", "close 2", "build 3")]
 
 
+def test_what_its_home_has_built_meanwhile_is_passed_on_by_the_new_worker(fixture: Fixture) -> None:
+    homed = fixture.hand(1, home=1)
+    fixture.hand(2)
+
+    def build(_number: int, *_: Any) -> None:
+        homed.complete = b""
+
+    passed: list[int] = []
+    fixture.script["build"] = build
+    fixture.script["pass_on"] = lambda number, *_: passed.append(number)
+    fixture.fleet._count = 1  # The other one is the home.
+    fixture.fleet.replace(1)
+    assert passed == [homed.number]
+
+
 def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture: Fixture) -> None:
     for number in range(2):
         fixture.hand(number, home=number)
