@@ -164,11 +164,10 @@ def _digests(directory: Path, names: Sequence[str]) -> dict[str, str]:
 
 def _unlike(where: str, signed: Any, here: Any) -> Iterator[str]:
     """One sentence for each value that is not the same."""
-    signed, here = json.loads(json.dumps([signed, here]))  # a tuple is a list in a statement
     if isinstance(signed, dict) and isinstance(here, dict):
         for name in sorted(signed.keys() | here.keys()):
             yield from _unlike(f"{where}.{name}".strip("."), signed.get(name), here.get(name))
-    elif isinstance(signed, list) and isinstance(here, list) and len(signed) == len(here):
+    elif isinstance(signed, list) and isinstance(here, list | tuple) and len(signed) == len(here):
         for number, (one, other) in enumerate(zip(signed, here, strict=True)):
             yield from _unlike(f"{where}[{number}]", one, other)
     elif signed != here:

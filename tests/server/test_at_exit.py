@@ -85,6 +85,8 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
+    if (3, 12, 0) <= sys.version_info < (3, 12, 3):
+        pytest.skip("this Python starts no thread when the program ends, so it stops no server then")
     return Program(tmp_path)
 
 

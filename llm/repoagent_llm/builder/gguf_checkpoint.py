@@ -68,7 +68,9 @@ _WHOLE: Final = {
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-_IN_LAYER: Final = re.compile(r"model\.layers\.(\d{1,4})\.(?:([\w.]+)\.experts\.(\d{1,8})\.)?([\w.]+)\.(weight|bias)")
+_IN_LAYER: Final = re.compile(
+    r"model\.layers\.(\d{1,4})\.(?:([\w.]{1,64})\.experts\.(\d{1,8})\.)?([\w.]{1,64})\.(weight|bias)"
+)
 _FACTORS: Final = "rope_freqs.weight"
 _MOST: Final = 1 << 31
 _LARGEST: Final = 1e30

@@ -35,7 +35,7 @@ parent = int(Path("/proc/self/stat").read_text().split()[3]) if os.access("/proc
 libc = ctypes.CDLL(None, use_errno=True)
 X86 = os.uname().machine == "x86_64"
 def call(*arguments):
-    if libc.syscall(*arguments) == -1:
+    if libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)) == -1:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 """
 HOSTILE = {

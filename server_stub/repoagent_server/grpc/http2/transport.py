@@ -30,7 +30,7 @@ class Http2Transport:
     def __init__(self, options: GrpcOptions, dispatcher: Dispatcher, pools: Pools, tls_handshakes: int) -> None:
         """``tls_handshakes``: how many may be unfinished at a time."""
         self._options = options
-        self._loop = dispatcher.loop
+        self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from repoagent_server.grpc.frontend import frontend
 from repoagent_server.grpc.http2 import transport
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.shared.connections import Connections
-
-__all__ = ["HeldTime"]
 
 
 class HeldTime:
@@ -23,9 +22,7 @@ class HeldTime:
         self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
-        monkeypatch.setattr(
-            transport, "Dispatcher", lambda loop, *more, **by: Dispatcher(self._over(loop), *more, **by)
-        )
+        monkeypatch.setattr(frontend, "Dispatcher", lambda loop, *more, **by: Dispatcher(self._over(loop), *more, **by))
         monkeypatch.setattr(transport, "Connections", lambda loop, *more: Connections(self._over(loop), *more))
 
     def time(self) -> float:
