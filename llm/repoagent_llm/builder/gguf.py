@@ -4,11 +4,12 @@ Files come from anywhere. No number of a file is used, and nothing is allocated 
 """
 
 import math
+import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +135,10 @@ class GgufTensor:
 
 
 class GgufFile:
-    """A file's values and tensors, mapped. Arrays of numbers are NumPy's, those of texts are lists."""
+    """A file's values and tensors. Arrays of numbers are NumPy's, those of texts are lists.
+
+    Nothing is mapped: the owner of the file may cut it short meanwhile, which would end the process.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the head.
@@ -146,16 +150,17 @@ class GgufFile:
         self.path = path
         if path.stat().st_size < len(_MAGIC):
             raise InvalidArgumentError(f"{path}: is not a GGUF file")
-        self._data: Bytes = np.memmap(path, np.uint8, "r")
-        head = _Head(self._data, str(path))
-        count = head.begin()
-        self.values: Mapping[str, Any] = head.values()
-        self.tensors = self._placed(head.tensors(count), head.place)
+        with path.open("rb") as file:
+            self._size = os.fstat(file.fileno()).st_size
+            head = _Head(file, self._size, str(path))
+            count = head.begin()
+            self.values: Mapping[str, Any] = head.values()
+            self.tensors = self._placed(head.tensors(count), head.place)
 
     def _placed(self, found: dict[str, GgufTensor], place: int) -> Mapping[str, GgufTensor]:
         """The tensors where they lie in the file; ``place``: where the head ends."""
         step = self.values.get("general.alignment", BLOCK)
-        if step not in _ALIGNMENTS:
+        if type(step) is not int or step not in _ALIGNMENTS:
             raise InvalidArgumentError(f"{self.path}: general.alignment must be a power of two, not {step!r:.60}")
         base = -(-place // step) * step
         end, before = base, ""
@@ -167,7 +172,7 @@ class GgufFile:
                 )
             if start < end:
                 raise InvalidArgumentError(f"{self.path}: the tensors {before!r:.80} and {name!r:.80} overlap")
-            if stop > len(self._data):
+            if stop > self._size:
                 raise InvalidArgumentError(f"{self.path}: cut short, the tensor {name!r:.80} lies behind its end")
             found[name] = GgufTensor(tensor.kind, tensor.shape, start, tensor.size)
             end, before = stop, name
@@ -176,10 +181,11 @@ class GgufFile:
     def raw(self, name: str, part: int | None = None) -> Bytes:
         """The bytes of a tensor, or of number ``part`` of its first dimension."""
         tensor = self.tensors[name]
-        if part is None:
-            return self._data[tensor.start : tensor.start + tensor.size]
-        size = tensor.size // tensor.shape[0]
-        return self._data[tensor.start + part * size : tensor.start + (part + 1) * size]
+        size = tensor.size if part is None else tensor.size // tensor.shape[0]
+        found = np.fromfile(self.path, np.uint8, size, offset=tensor.start + (part or 0) * size)
+        if len(found) < size:
+            raise InvalidArgumentError(f"{self.path}: cut short, the tensor {name!r:.80} changed while it was read")
+        return found
 
     def floats(self, name: str, part: int | None = None) -> Floats:
         """What the tensor, or a part of it, stands for, in float32."""
@@ -190,10 +196,11 @@ class GgufFile:
 
 
 class _Head:
-    """Reads on from ``place``, and not behind the end."""
+    """Reads on in ``file``, and not behind the end of its ``size`` bytes."""
 
-    def __init__(self, data: Bytes, source: str) -> None:
-        self._data = memoryview(data.data)[:_MOST_HEAD]
+    def __init__(self, file: BinaryIO, size: int, source: str) -> None:
+        self._file = file
+        self._end = min(size, _MOST_HEAD)
         self._source = source
         self._count = 0
         self._texts = 0
@@ -204,7 +211,7 @@ class _Head:
 
     def begin(self) -> int:
         """How many tensors there are."""
-        if bytes(self._take(4)) != _MAGIC:
+        if self._take(4) != _MAGIC:
             raise self._wrong("is not a GGUF file")
         version = self._number("<I")
         if version not in _VERSIONS:
@@ -253,14 +260,14 @@ class _Head:
             raise self._wrong(f"tensor {name!r:.80} of {kind.name} cannot have the shape {list(shape)}")
         return GgufTensor(kind, shape, start, math.prod(shape) // kind.weights * kind.size)
 
-    def _take(self, size: int) -> memoryview:
-        if size > len(self._data) - self.place:
-            reason = (
-                f"more than {_MOST_HEAD} bytes before its tensors" if len(self._data) == _MOST_HEAD else "cut short"
-            )
+    def _take(self, size: int) -> bytes:
+        found = self._file.read(size) if size <= self._end - self.place else b""
+        if len(found) < size:
+            much = self.place + size > self._end == _MOST_HEAD
+            reason = f"more than {_MOST_HEAD} bytes before its tensors" if much else "cut short"
             raise self._wrong(f"is not a whole GGUF file: {reason}")
         self.place += size
-        return self._data[self.place - size : self.place]
+        return found
 
     def _number(self, form: str) -> Any:
         return struct.unpack(form, self._take(struct.calcsize(form)))[0]

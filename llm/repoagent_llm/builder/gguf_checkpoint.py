@@ -89,7 +89,7 @@ def find_gguf(place: Path) -> Path | None:
 
 
 class GgufCheckpoint:
-    """A CheckpointTensors. The file stays mapped."""
+    """A CheckpointTensors. Each tensor is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         """Read the head, and make sure that it describes a decoder that is known.

@@ -80,9 +80,9 @@ class GgufTokenizer:
         if len(vocabulary) < len(self._tokens):
             raise self._wrong("tokens", "has a token twice")
         model = self._values.get(f"{_KEY}model")
-        if model == "gpt2":
+        if isinstance(model, str) and model == "gpt2":  # a comparison with an array is an array
             made, begins = self._byte_level(vocabulary)
-        elif model == "llama":
+        elif isinstance(model, str) and model == "llama":
             made, begins = self._sentence_piece(vocabulary), True
         else:
             raise UnsupportedFeatureError(f"{self._place}: the tokenizer {model!r:.60}", "read are gpt2 and llama")

@@ -1,12 +1,13 @@
 """The reader of GGUF beside the package ``gguf``, and what it refuses."""
 
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_llm.builder.gguf import _KINDS, GgufFile
+from repoagent_llm.builder.gguf import _KINDS, GgufFile, _Head
 
 from llm.tests.builder.conftest import FILES, GGUF, RECORDED
 from repoagent.errors import InvalidArgumentError, UnsupportedError
@@ -82,6 +83,9 @@ _HUGE = struct.pack("<Q", 2**63)
         (_file((_key(b"a", 9, struct.pack("<IQ", 9, 1)),)), "the key 'a' is an array of the type 9"),
         (_file((_key(b"general.alignment", 4, bytes(4)),)), "general.alignment must be a power of two, not 0"),
         (_file((_key(b"general.alignment", 4, b"\3\0\0\0"),)), "general.alignment must be a power of two, not 3"),
+        (_file((_key(b"general.alignment", 6, struct.pack("<f", 32)),)), "a power of two, not 32.0"),
+        (_file((_key(b"general.alignment", 9, struct.pack("<IQII", 4, 2, 32, 32)),)), r"a power of two, not array\(\["),
+        (_file((_key(b"general.alignment", 9, struct.pack("<IQI", 4, 1, 32)),)), r"a power of two, not array\(\["),
         (_file((), (_tensor(b"t", ()),)), "'t' has 0 dimensions"),
         (_file((), (_tensor(b"t", (1,) * 5),)), "'t' has 5 dimensions"),
         (_file((), (_tensor(b"t", (0, 4)),)), r"'t' of F32 cannot have the shape \[4, 0\]"),
@@ -100,3 +104,29 @@ def test_a_file_that_lies_is_refused_by_what_is_wrong(content: bytes, text: str,
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises((InvalidArgumentError, UnsupportedError), match=f"m.gguf: .*{text}"):
         GgufFile(tmp_path / "m.gguf")
+
+
+def test_a_file_that_is_cut_short_after_its_head_was_read_is_an_error(tmp_path: Path) -> None:
+    """It may lie where others write: a page of a map behind the end of a file would end the server."""
+    place = tmp_path / "m.gguf"
+    place.write_bytes(_file((), (_tensor(b"t", (1 << 14,)),), 1 << 16))
+    file = GgufFile(place)
+    os.truncate(place, 100)
+    with pytest.raises(InvalidArgumentError, match=r"m.gguf: .*'t'.* changed while it was read"):
+        file.floats("t")
+
+
+def test_a_file_that_is_cut_short_while_its_head_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "m.gguf"
+    place.write_bytes(_file(tuple(_key(b"k%d" % number, 8, _text(b"x" * 9000)) for number in range(200))))
+    begin = _Head.begin
+
+    def cut(head: _Head) -> int:
+        os.truncate(place, 100)
+        return begin(head)
+
+    monkeypatch.setattr(_Head, "begin", cut)
+    with pytest.raises(InvalidArgumentError, match=r"m.gguf: is not a whole GGUF file: cut short"):
+        GgufFile(place)
