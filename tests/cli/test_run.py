@@ -599,6 +599,7 @@ def test_a_second_interrupt_while_the_command_starts_waits_for_its_end(
     """It took the files from a command that had just begun."""
     code = (
         "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # else ignored, if the tests run in a background
         "from repoagent.handover import command\n"
         "class Command(command.Command):\n"
         "    def __init__(self, *arguments, **options):\n"
