@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from repoagent.loader.converting.registry import Converters
 
 _PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_TIMEOUT: Final = 15
-_LARGEST: Final = 24 << 20
 _LONG: Final = 200
 _KEY: Final = re.compile(r"convert-[0-9a-f]{64}")
 
@@ -53,8 +51,8 @@ def verify(
     """
     stop = StopSignals()
     try:
-        statement = _statement(url, key, builder.read_bytes())
-        differences = _differences(key, statement, file, _config(config), parameters, flags, stop)
+        statement, tools = _signed(url, key, builder.read_bytes())
+        differences = _differences(key, statement, tools, file, _config(config), parameters, flags, stop)
     except (OSError, RepoAgentError) as error:
         if stop.number:
             sys.exit(128 + stop.number)
@@ -67,24 +65,26 @@ def verify(
     click.echo(printable(f"{key}: the same result was built again: OK"))
 
 
-def _statement(url: str, key: str, builder: bytes) -> dict[str, Any]:
-    """What the holder of the key ``builder`` signed as the result ``key``."""
-    from repoagent.api.envelopes import MOST_VALUES, key_id, read_document, read_public_key
-    from repoagent.api.envelopes import verify as payload_of
+def _signed(url: str, key: str, builder: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The statement that the holder of the key ``builder`` signed as the result ``key``, and its tools."""
+    from repoagent.api.envelopes import read_public_key
+    from repoagent.loader.converting.shared import Trust, open_shared
     from repoagent.loader.plugins import PluginManager
-    from repoagent.storage.paths.faults import storage_faults
-    from repoagent.storage.repositories.filesystems import open_patiently
-    from repoagent.storage.repositories.url import parse_url
 
     if not _KEY.fullmatch(key):
         raise InvalidArgumentError(f"'{key}' is not the key of a conversion, convert- and 64 hexadecimal digits")
-    public, place = read_public_key(builder), parse_url(url)
-    name = f"{place.path.rstrip('/')}/{key}/statements/{key_id(public)}.dsse.json"
-    with PluginManager() as plugins, storage_faults("read", "the shared cache of conversions"):
-        fs, _ = open_patiently(place, None, plugins.registry("filesystems"), _TIMEOUT)
-        envelope = fs.cat_file(name, start=0, end=_LARGEST)
-    signed = read_document(envelope, "the statement", most_values=MOST_VALUES)
-    return read_document(payload_of(signed, public), "the payload of the statement")
+    with PluginManager() as plugins:
+        filesystems = plugins.registry("filesystems")
+        shared = open_shared(url, None, lambda _: Trust(), filesystems=filesystems, most=0)
+        try:
+            _, statement, tools = shared.signed(key, read_public_key(builder))
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise _unknown_form() from None
+    return statement, tools
+
+
+def _unknown_form() -> InvalidArgumentError:
+    return InvalidArgumentError("the statement is signed, but not in a form that this version knows")
 
 
 def _config(path: Path | None) -> "ModelConfig | None":
@@ -96,6 +96,7 @@ def _config(path: Path | None) -> "ModelConfig | None":
 def _differences(
     key: str,
     statement: dict[str, Any],
+    tools: dict[str, Any],
     file: Path,
     config: "ModelConfig | None",
     parameters: Mapping[str, str],
@@ -114,15 +115,13 @@ def _differences(
         converters = Converters(plugins.registry("converters", BUILT_IN_CONVERTERS))
     try:
         signed = statement["predicate"]["buildDefinition"]
-        tools = dict(statement["predicate"]["runDetails"]["builder"]["version"])
         asked = signed["externalParameters"]
         pair = (asked["from"], asked["to"])
         known = converters.get(pair).options
         options = {name: str(value) for name, value in asked["settings"].items() if name in known} | dict(parameters)
         results = {one["name"]: [one["digest"], one.get("annotations", {})] for one in statement["subject"]}
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise InvalidArgumentError("the statement is signed, but not in a form that this version knows") from None
-    tools.pop("repoagent-core", None)  # as in the key: what a release of ours changes shows in the converter's
+        raise _unknown_form() from None
     settings = take_converter_settings(flags)
     source = ConversionSource(file.absolute().parent, file.name, str(file), config)
     converter = converters.get(pair)

@@ -1,5 +1,6 @@
 """``repoagent convert verify``: what a builder signed is built again, and what differs is printed."""
 
+import base64
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -164,3 +165,18 @@ def test_a_signed_statement_of_another_form_is_an_error(
     statement.write_text(json.dumps(sign(json.dumps(payload).encode(), key)["dsseEnvelope"]))
     result = verify(name)
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_what_the_builder_signed_about_something_else_is_an_error(
+    publish: Publish, verify: Verify, key: ec.EllipticCurvePrivateKey, tmp_path: Path
+) -> None:
+    from repoagent.api.envelopes import sign
+
+    name = publish()
+    (place,) = (tmp_path / "shared" / name / "statements").iterdir()
+    statement = json.loads(base64.b64decode(json.loads(place.read_text())["payload"]))
+    statement["predicateType"] = "https://slsa.dev/verification_summary/v1"
+    place.write_text(json.dumps(sign(json.dumps(statement).encode(), key)["dsseEnvelope"]))
+    result = verify(name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "signed, but not in a form that this version knows" in result.stderr

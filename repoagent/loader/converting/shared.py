@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import CancelledError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.loader.converting.provenance import PREDICATE, STATEMENT, SUFFIX
-from repoagent.nested_text import read_json, read_json_object
+from repoagent.nested_text import read_json
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import TIMEOUT, is_local, open_patiently
@@ -119,19 +119,31 @@ class SharedConversions:
             envelope = json.dumps(sign(payload, self.signer)["dsseEnvelope"]).encode()
             self._write(self._statement_path(wanted.key, self.signer.public_key()), envelope)
 
-    def _statement(self, wanted: Wanted, key: "PublicKey") -> tuple[bytes, _Subjects]:
-        """The payload that the holder of ``key`` signed, and the files in it."""
-        from repoagent.api.envelopes import MOST_VALUES, verify
+    def signed(self, key: str, by: "PublicKey") -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+        """The payload that the holder of the key ``by`` signed as the result ``key``: its bytes, the statement in it,
+        and the tools of the build as they are in a key.
+
+        Raises:
+            RepoAgentError: it is not there, or not signed.
+            LookupError, TypeError, ValueError: it is signed, and is no statement of a conversion.
+        """
+        from repoagent.api.envelopes import MOST_VALUES, read_document, verify
 
         with storage_faults("read", _WHERE):
-            data = self.fs.cat_file(self._statement_path(wanted.key, key), start=0, end=_LARGEST_STATEMENT)
-        payload = verify(read_json_object(data, most_values=MOST_VALUES), key)
-        statement = read_json_object(payload)
-        predicate = statement["predicate"]
-        tools = dict(predicate["runDetails"]["builder"]["version"])
-        tools.pop("repoagent-core", None)  # as in the key: what a release of ours changes shows in the converter's
-        expected = read_json(json.dumps([STATEMENT, PREDICATE, wanted.definition, wanted.tools]))
-        if [statement["_type"], statement["predicateType"], predicate["buildDefinition"], tools] != expected:
+            data = self.fs.cat_file(self._statement_path(key, by), start=0, end=_LARGEST_STATEMENT)
+        payload = verify(read_document(data, "the statement", most_values=MOST_VALUES), by)
+        statement = read_document(payload, "the payload of the statement")
+        if [statement["_type"], statement["predicateType"]] != [STATEMENT, PREDICATE]:
+            raise ValueError("it is about something else")
+        tools = dict(statement["predicate"]["runDetails"]["builder"]["version"])
+        tools.pop("repoagent-core", None)  # What a release of ours changes shows in the converter's version.
+        return payload, statement, tools
+
+    def _statement(self, wanted: Wanted, key: "PublicKey") -> tuple[bytes, _Subjects]:
+        """The payload that the holder of ``key`` signed, and the files in it."""
+        payload, statement, tools = self.signed(wanted.key, key)
+        expected = read_json(json.dumps([wanted.definition, wanted.tools]))
+        if [statement["predicate"]["buildDefinition"], tools] != expected:
             raise ValueError("it is about something else")
         subjects = sorted(statement["subject"], key=lambda one: str(one["name"]))
         names = [one["name"] for one in subjects]
