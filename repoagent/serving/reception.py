@@ -1,5 +1,9 @@
 """Where requests come in while the server is READY: each is traced if it is chosen, and goes to its model."""
 
+import enum
+import os
+import threading
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +19,6 @@ from repoagent.serving.versions.served_model import RetiredError, ServedModel
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-import enum
-import os
-import threading
-import weakref
 
 
 class ServerState(enum.Enum):

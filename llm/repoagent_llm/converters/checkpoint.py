@@ -1,24 +1,22 @@
 """A checkpoint, or a GGUF file, becomes a decoder folder, which the backend ``llm`` serves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
+from repoagent.beneath import list_beneath, read_beneath
 from repoagent.converters.option_values import choice, number, truth
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.installing import install_hint
+from repoagent.nested_text import read_json
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent_llm.builder.architecture import Architecture
-from collections.abc import Iterator
-from typing import Any
 
-from repoagent.beneath import list_beneath, read_beneath
-from repoagent.nested_text import read_json
 
 CONFIG: Final = "config.json"
 _INDEX: Final = "model.safetensors.index.json"

@@ -1,7 +1,8 @@
 """An ensemble's steps: which waits for which tensors, how many answers there can be, and which models it depends on."""
 
+import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from repoagent.config.model_config_pb2 import ModelEnsembling
 
     EnsembleStep = ModelEnsembling.Step
-import threading
-from collections.abc import Callable
 
 
 class Dependencies:

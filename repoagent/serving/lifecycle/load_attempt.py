@@ -1,48 +1,40 @@
 """One load of one model: what is asked for, what all slots share, and how its agents run and its versions are built."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from repoagent.audit import AuditError
+from repoagent.audit import NO_AUDIT, Audit, AuditError
+from repoagent.config import ModelConfig
 from repoagent.errors import (
+    CancelledError,
     InternalError,
     NotFoundError,
     RepoAgentError,
     StoreUnavailableError,
     UnavailableError,
+    UnsupportedError,
     causes,
+    did_you_mean,
 )
-from repoagent.serving.ensembles.plan import is_ensemble
-from repoagent.serving.instances.instance import as_repoagent_error
-from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin
-from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
-from repoagent.serving.requests.request import ModelId
-from repoagent.serving.versions.model_builder import BuildError
-from repoagent.serving.versions.reuse import Built, Present
-from repoagent.serving.versions.version_contents import contents_of
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
-    from repoagent.loader.chain import LoadedChain
-    from repoagent.loader.load_context import Progress
-    from repoagent.storage import ModelSource
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
-
-from repoagent.audit import NO_AUDIT, Audit
-from repoagent.config import ModelConfig
-from repoagent.errors import CancelledError, UnsupportedError, did_you_mean
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.load_context import Progress
 from repoagent.loader.loader import Loader
-from repoagent.serving.ensembles.plan import Dependencies
-from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.ensembles.plan import Dependencies, is_ensemble
+from repoagent.serving.instances.instance import as_repoagent_error
+from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin, Retirements
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.versions.model_builder import ModelBuilder
+from repoagent.serving.requests.request import ModelId
+from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
+from repoagent.serving.versions.reuse import Built, Present
+from repoagent.serving.versions.version_contents import contents_of
 from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.names import NAME_BYTES
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
 
 
 class PendingLoad:

@@ -5,7 +5,7 @@ The sums and counts of the statistics are cheaper and are always kept. All durat
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from repoagent.serving.measuring.custom_metrics import Metric, MetricKind
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-from collections.abc import Iterable
+
 
 _QUICK_NS: Final = 100_000
 """A run that takes less than this is over sooner than another thread is awake."""

@@ -1,7 +1,8 @@
 """The inputs that sequences add to a request: its place in the sequence, and implicit states."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,21 +11,12 @@ from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.senders import LayerSender
-from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor, blank, read_tensor
 from repoagent.serving.scheduling.sequence_table import Slot
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from repoagent.serving.requests.tensor import blank, read_tensor
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelSequenceBatching
 
 
 _DIRECTORY: Final = "initial_state"

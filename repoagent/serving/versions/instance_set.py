@@ -14,21 +14,21 @@ from repoagent.serving.instances.instance import Instance, VersionContext, close
 from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
 from repoagent.serving.requests.tensor import Reshaper
-from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_queue import BatchRule, BatchSettings
 from repoagent.serving.scheduling.batching import DynamicBatchScheduler
 from repoagent.serving.scheduling.direct import DirectScheduler
+from repoagent.serving.scheduling.rate_limiter import Demand, LimitedInstance, RateLimiter
 from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence import IterativeScheduler, SequenceScheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.scheduling.steps import Clock
 from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
 
 _Key = tuple[InstanceSpec, bytes]
 

@@ -1,26 +1,20 @@
 """Sessions of ONNX Runtime: the files of the model, the providers for GPUs, and errors."""
 
+import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-import logging
-import threading
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-from repoagent.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
