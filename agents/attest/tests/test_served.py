@@ -30,19 +30,23 @@ input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: T
 """
 
 
-def test_the_receipt_of_a_version_that_serves_agrees_with_its_model(
-    tmp_path: Path, model: Path, key_file: Path, public_file: Path
-) -> None:
-    (model / "1/model.py").write_text(MODEL)
-    (model / "config.pbtxt").write_text(CONFIG)
-    options = CoreOptions(
+def options_of(model: Path, tmp_path: Path, attest: AttestSettings) -> CoreOptions:
+    return CoreOptions(
         repositories=(str(model.parent),),
         control_mode=ControlMode.EXPLICIT,
         repoagent_directory=None,
         workspace_directory=tmp_path / "workspace",
         cache_directory=tmp_path / "cache",
-        attest=AttestSettings(key=f"file:{key_file}", required=True),
+        attest=attest,
     )
+
+
+def test_the_receipt_of_a_version_that_serves_agrees_with_its_model(
+    tmp_path: Path, model: Path, key_file: Path, public_file: Path
+) -> None:
+    (model / "1/model.py").write_text(MODEL)
+    (model / "config.pbtxt").write_text(CONFIG)
+    options = options_of(model, tmp_path, AttestSettings(key=f"file:{key_file}", required=True))
     with ServingCore(options) as core:
         assert core.attestation("m") is None
         core.load("m")
@@ -66,14 +70,7 @@ def test_what_was_built_goes_when_its_receipt_cannot_be_made(
         f"{MODEL}\n    def finalize(self):\n        open({str(tmp_path / 'gone')!r}, 'w').close()\n"
     )
     (model / "config.pbtxt").write_text(CONFIG)
-    options = CoreOptions(
-        repositories=(str(model.parent),),
-        control_mode=ControlMode.EXPLICIT,
-        repoagent_directory=None,
-        workspace_directory=tmp_path / "workspace",
-        cache_directory=tmp_path / "cache",
-        attest=AttestSettings(key=f"file:{key_file}", directory=receipts, required=True),
-    )
+    options = options_of(model, tmp_path, AttestSettings(key=f"file:{key_file}", directory=receipts, required=True))
     with ServingCore(options) as core:
         receipts.rmdir()
         with pytest.raises(RepoAgentError, match="the receipt of this load cannot be made"):
@@ -87,14 +84,7 @@ def test_answers_name_the_receipt_where_that_is_asked_for_and_spans_always(
 ) -> None:
     (model / "1/model.py").write_text(MODEL)
     (model / "config.pbtxt").write_text(CONFIG)
-    options = CoreOptions(
-        repositories=(str(model.parent),),
-        control_mode=ControlMode.EXPLICIT,
-        repoagent_directory=None,
-        workspace_directory=tmp_path / "workspace",
-        cache_directory=tmp_path / "cache",
-        attest=AttestSettings(key=f"file:{key_file}", in_answers=in_answers),
-    )
+    options = options_of(model, tmp_path, AttestSettings(key=f"file:{key_file}", in_answers=in_answers))
     asked = Asked("m", {"x": Tensor.of(np.ones(1, np.float32))})
     with ServingCore(options) as core:
         core.load("m")

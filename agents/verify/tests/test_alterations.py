@@ -83,6 +83,16 @@ def test_an_altered_bundle_is_refused(
         verify(model, json.dumps(bundle).encode(), Trust((key.public_key(),)), Coverage(""))
 
 
+def refusal(model: Path, bundle: Document, payload: bytes, key: ec.EllipticCurvePrivateKey) -> str:
+    """Why ``bundle`` is refused once the trusted signer has signed ``payload`` in it."""
+    signature = key.sign(pre_authentication_encoding(payload), ec.ECDSA(hashes.SHA256()))
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+    bundle["dsseEnvelope"]["signatures"][0]["sig"] = base64.b64encode(signature).decode()
+    with pytest.raises(VerificationError) as caught:
+        verify(model, json.dumps(bundle).encode(), Trust((key.public_key(),)), Coverage(""))
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(("alter", "text"), STATEMENTS.values(), ids=STATEMENTS)
 def test_a_signed_statement_that_makes_no_sense_is_refused(
     model: Path, key: ec.EllipticCurvePrivateKey, bundle: Document, alter: Callable[[Document], Any], text: str
@@ -91,12 +101,7 @@ def test_a_signed_statement_that_makes_no_sense_is_refused(
     statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     alter(statement)
     payload = json.dumps(statement).encode()
-    signature = key.sign(pre_authentication_encoding(payload), ec.ECDSA(hashes.SHA256()))
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
-    bundle["dsseEnvelope"]["signatures"][0]["sig"] = base64.b64encode(signature).decode()
-    with pytest.raises(VerificationError) as caught:
-        verify(model, json.dumps(bundle).encode(), Trust((key.public_key(),)), Coverage(""))
-    assert text in str(caught.value)
+    assert text in refusal(model, bundle, payload, key)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +140,4 @@ def test_sizes_that_no_file_has_are_refused(
     statement["predicate"]["serialization"].update(method="shards", shard_size="SIZE")
     statement["predicate"]["resources"] = [{"name": name, "algorithm": "sha256", "digest": digest.hex()}]
     payload = json.dumps(statement).replace('"SIZE"', size).encode()
-    signature = key.sign(pre_authentication_encoding(payload), ec.ECDSA(hashes.SHA256()))
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
-    bundle["dsseEnvelope"]["signatures"][0]["sig"] = base64.b64encode(signature).decode()
-    with pytest.raises(VerificationError) as caught:
-        verify(model, json.dumps(bundle).encode(), Trust((key.public_key(),)), Coverage(""))
-    assert text in str(caught.value)
+    assert text in refusal(model, bundle, payload, key)
