@@ -210,6 +210,7 @@ class ProcessRoot:
         self._free = free
         self._lock = threading.Lock()
         self._opened: tuple[ProcessDirectory, DiskSpace] | None = None
+        self._lost: list[Path] = []
         self._complained = False
 
     def open(self) -> tuple[Path, DiskSpace]:
@@ -233,11 +234,13 @@ class ProcessRoot:
             return self._opened[0].locks if self._opened is not None else []
 
     def close(self) -> None:
-        """Remove the directory; again is fine."""
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened[0].close()
+        """Remove the directory, and what was written in the place of one that was lost; again is fine."""
+        with self._lock, contextlib.ExitStack() as stack:  # an error stops none of the others
+            for path in self._lost:  # who writes a tree makes the directories above it, too
+                stack.callback(remove_tree, path, wipe=self.wipe)
+            if self._opened is not None:
+                stack.callback(self._opened[0].close)
+            self._lost, self._opened = [], None
 
     def _made(self) -> tuple[ProcessDirectory, DiskSpace]:
         try:
@@ -265,6 +268,7 @@ class ProcessRoot:
             lost.path,
             made[0].path,
         )
+        self._lost.append(lost.path)
         lost.close()
         return made
 

@@ -320,6 +320,22 @@ def test_what_a_cleaner_removes_is_made_again_and_said_once(
     assert _left(place) == []
 
 
+@pytest.mark.parametrize("confidential", [False, True])
+def test_what_a_load_writes_in_the_place_of_what_a_cleaner_removed_goes_too(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, memory_dir: Path, confidential: bool
+) -> None:
+    """Who writes a tree makes the directories above it: plaintext lay in the lost directory until the next start."""
+    with roots() as root, root.new("loading") as loading:
+        lost = loading.directory("a", confidential=confidential)
+        shutil.rmtree(lost.parents[2])
+        with root.new("m") as workspace:
+            workspace.directory("a", confidential=confidential)
+        (lost / "1").mkdir(parents=True)
+        (lost / "1" / "weights").write_text("x")
+        (lost.parents[2] / "more").write_text("x")
+    assert _left(memory_dir / f"repoagent-{os.geteuid()}" if confidential else tmp_path / "work") == []
+
+
 def test_a_root_that_cannot_be_made_again_is_a_fault_until_it_can(
     roots: Callable[..., WorkspaceRoot], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
