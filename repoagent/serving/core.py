@@ -3,33 +3,43 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from repoagent.audit import Actor, acting_as, current_actor
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent.loader.assembly import open_loader
 from repoagent.loader.loader import Loader
+from repoagent.loader.plugins import PluginManager
 from repoagent.serving.assembly import (
     AGAIN_SECONDS,
     ControlMode,
     CoreOptions,
-    assemble,
+    new_model_builder,
+    open_repositories,
     pollers,
     startup_failure,
     startup_names,
 )
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.lifecycle.load_attempt import LoadRequest
-from repoagent.serving.lifecycle.named_loads import load_order
-from repoagent.serving.lifecycle.repository_follower import Poller
-from repoagent.serving.queries import ModelMetrics
-from repoagent.serving.reception import ServerState
+from repoagent.serving.ensembles.plan import Dependencies
+from repoagent.serving.lifecycle.load_attempt import LoadRequest, SlotContext
+from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue, pausing
+from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.lifecycle.model_slot import ModelSlot
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.named_loads import EnsembleFollowers, NamedLoads, load_order
+from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.lifecycle.repository_follower import Follower, Poller, RetryPauses
+from repoagent.serving.lifecycle.unloader import Unloader, give_back_soon
+from repoagent.serving.queries import CoreQueries, ModelMetrics
+from repoagent.serving.reception import Reception, Router, ServerLife, ServerState
 from repoagent.serving.repositories.repository_set import NameMapping, RepositorySet
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.tracing.tracer import Tracer
+from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
-from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 
 if TYPE_CHECKING:
@@ -40,11 +50,19 @@ logger = logging.getLogger(__name__)
 __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
 
 
-class ServingCore:
+_UNLOAD_THREADS: Final = 16
+"""How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""
+
+
+class ServingCore(Reception, CoreQueries):
     """A model server without a network. Every method may be called from any thread.
 
     ``start`` it before and ``stop`` it after use, or use it as a context manager. ``loader`` is made from the options
     when it is not given; one that is given is not closed. ``backends`` can hold backends of the caller's own.
+    ``make_builder`` makes the builder of versions, as :class:`ModelBuilder` does.
+
+    Raises:
+        RepoAgentError: something named by ``options`` is not there or not usable; nothing is left open.
     """
 
     def __init__(
@@ -56,27 +74,54 @@ class ServingCore:
         repositories: RepositorySet | None = None,
         make_builder: Callable[..., ModelBuilder] = ModelBuilder,
     ) -> None:
-        """The keywords replace parts that are made from the options otherwise, see :func:`assemble`."""
+        """The keywords replace parts that are made from the options otherwise. A part is made before what uses it."""
         options.check()
         self.options = options
-        parts = assemble(options, self, self._unload_for_agent, loader, backends, repositories, make_builder)
-        self._parts = parts
-        self._life = parts.life
-        self._table = parts.table
-        self._context = parts.context
-        self._loads = parts.loads
-        self._unloader = parts.unloader
-        self._queries = parts.queries
-        self._demand = parts.demand
-        self._reception = parts.reception
+        self._load_pool, self._unload_pool = (
+            LoadPool(size, give_back_soon, patience_seconds=options.limits.load_thread_seconds)
+            for size in (options.load_threads, _UNLOAD_THREADS)
+        )
+        table = ModelTable(self._new_slot)
+        dependencies = Dependencies(table.members)
+        followers = EnsembleFollowers(table, dependencies)
+        with ExitStack() as opened:
+            self._plugins = opened.enter_context(PluginManager())
+            repositories = repositories or open_repositories(options, self._plugins.registry("filesystems"))
+            plugged = self._plugins.registry("backends")
+            registry = backends or BackendRegistry(plugged, options.backend_config, options.limits)
+            registry.bind(self)
+            loader = loader or open_loader(options, self._plugins, opened, self._unload_for_agent)
+            ensembles = EnsembleBuilder(Router(table, repositories), dependencies, pausing, options.latencies)
+            self._context = SlotContext(
+                repositories,
+                loader,
+                new_model_builder(make_builder, options, registry, loader, ensembles),
+                dependencies,
+                Retirements(give_back_soon),
+                options.drain_timeout_seconds,
+                changed=followers.changed,
+                on_progress=options.on_progress,
+                audit=options.audit,
+            )
+            self._resources = opened.pop_all()
+        self._loads = NamedLoads(table, repositories, followers)
+        self._unloader = Unloader(table, dependencies, self._context.retirements)
+        pauses = RetryPauses(options.poll_seconds)
+        self._follower = Follower(table, repositories, self._unloader, self._loads.load_all, pauses)
+        demand = OnDemand(
+            table, dependencies, repositories, budget=options.memory_budget_bytes, on_request=options.on_demand
+        )
+        Reception.__init__(self, table, demand, Tracer(options.trace, options.trace_suffix), ServerLife())
+        CoreQueries.__init__(self, table, repositories, options.server_id, caches=bool(options.cache_config))
         self.audit = options.audit
         """Gets what is done to models."""
-        self.tracer = parts.tracer
-        """Chooses the requests that are traced; its settings can be changed at any time."""
-        self._pollers = pollers(options, self.poll, parts.demand)
+        self._pollers = pollers(options, self.poll, demand)
         self._draining = False
         self._start_again: Poller | None = None
         """While a repository could not be listed yet."""
+
+    def _new_slot(self, name: str) -> ModelSlot:
+        return ModelSlot(name, self._context, SerialQueue(self._load_pool, self._unload_pool))
 
     def __enter__(self) -> "ServingCore":
         self.start()
@@ -92,7 +137,7 @@ class ServingCore:
             AlreadyExistsError: there is an observer of that name.
             InvalidArgumentError: it has a hook that does not exist.
         """
-        self._parts.plugins.register(observer, name)
+        self._plugins.register(observer, name)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -160,14 +205,14 @@ class ServingCore:
         in_time = self._unloader.unload_everything(deadline)
         for poller in self._pollers:  # for a poll whose loads have just been cancelled
             poller.wait(max(0.0, deadline - time.monotonic()))
-        for pool in (self._parts.unload_pool, self._parts.load_pool):
+        for pool in (self._unload_pool, self._load_pool):
             pool.close(wait=in_time)
         self._table.abandon()
         self.tracer.close()
         self._life.end()
         if not in_time:
             raise InternalError("Exit timeout expired. Exiting immediately.")
-        self._parts.resources.close()
+        self._resources.close()
 
     @property
     def workspace_fault(self) -> str | None:
@@ -331,7 +376,7 @@ class ServingCore:
         if self._life.state is not ServerState.READY or self._start_again is not None:
             return
         with acting_as(Actor("poll")):
-            self._parts.follower.follow()
+            self._follower.follow()
 
     def lease(self, name: str) -> AbstractContextManager[None]:
         """For a ``with`` block: the model is loaded, and is not unloaded to make room for others.
@@ -341,7 +386,7 @@ class ServingCore:
             UnavailableError: there is no room for it, or it is not loaded and the control mode is not EXPLICIT.
             RepoAgentError: it cannot be loaded.
         """
-        if not self._queries.model_loaded(name):
+        if not self.model_loaded(name):
             self._require_explicit()
         return self._demand.lease(name)
 
@@ -389,32 +434,6 @@ class ServingCore:
         if self.options.control_mode is not ControlMode.EXPLICIT:
             raise UnsupportedError(f"repository {action} is not allowed if model control mode is not EXPLICIT")
 
-    # -- requests ------------------------------------------------------------------------------------------------
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """Execute ``request`` and return its answer. See :meth:`Reception.infer`."""
-        return self._reception.infer(request)
-
-    def infer_here(self, request: InferRequest, patient: bool) -> InferResponse | None:
-        """The same if it is better done on this thread, else None. See :meth:`Reception.infer_here`."""
-        return self._reception.infer_here(request, patient)
-
-    def submit(self, request: InferRequest) -> None:
-        """Take ``request`` over; it is answered through its sender. Never raises. See :meth:`Reception.submit`."""
-        self._reception.submit(request)
-
-    def cancel(self, request: InferRequest) -> None:
-        """Give up a request that was submitted; see :meth:`InferRequest.cancel`."""
-        request.cancel()
-
-    def find(self, request: InferRequest) -> ServedModel:
-        """The version that ``request`` would go to. See :meth:`Reception.find`."""
-        return self._reception.find(request)
-
-    def check(self, request: InferRequest) -> None:
-        """Refuse ``request`` if it would be refused before its execution. See :meth:`Reception.check`."""
-        self._reception.check(request)
-
     # -- questions -----------------------------------------------------------------------------------------------
 
     def live(self) -> bool:
@@ -429,41 +448,11 @@ class ServingCore:
         if not self.live() or self._draining or self._start_again is not None:
             return False
         if self.options.ready_models:
-            return all(self._queries.model_loaded(name) for name in self.options.ready_models)
-        return not self.options.strict_readiness or self._queries.all_ready()
-
-    def metadata(self) -> dict[str, Any]:
-        return self._queries.metadata()
+            return all(self.model_loaded(name) for name in self.options.ready_models)
+        return not self.options.strict_readiness or self.all_ready()
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        return self.live() and self._queries.model_ready(name, version)
-
-    def model_loaded(self, name: str) -> bool:
-        return self._queries.model_loaded(name)
-
-    def has_model(self, name: str) -> bool:
-        return self._queries.has_model(name)
-
-    def asks_model(self, name: str, version: str = "") -> bool:
-        return self._queries.asks_model(name, version)
-
-    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        return self._queries.model_metadata(name, version)
-
-    def decoupled(self, name: str, version: str = "") -> bool:
-        return self._queries.decoupled(name, version)
-
-    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        return self._queries.model_config(name, version)
-
-    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        return self._queries.statistics(name, version)
-
-    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
-        return self._queries.index(ready_only=ready_only)
-
-    def metrics(self) -> list[ModelMetrics]:
-        return self._queries.metrics()
+        return self.live() and super().model_ready(name, version)
 
 
 def _shown(url: str) -> str:

@@ -189,7 +189,7 @@ class CoreQueries:
             for version, served in sorted(slot.loaded.versions.items())
         ]
 
-    def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """``POST v2/repository/index``: every model of the repositories, and every other one that is not unloaded.
 
         While a repository cannot be listed, those of its models that are not loaded are shown with that.

@@ -153,7 +153,8 @@ class Reception:
     def __init__(self, table: ModelTable, demand: OnDemand, tracer: Tracer, life: ServerLife) -> None:
         self._table = table
         self._demand = demand
-        self._tracer = tracer
+        self.tracer = tracer
+        """Chooses the requests that are traced; its settings can be changed at any time."""
         self._life = life
 
     def infer(self, request: InferRequest) -> InferResponse:
@@ -168,7 +169,7 @@ class Reception:
             CancelledError: the request was cancelled before its execution.
             RepoAgentError: the model failed.
         """
-        if self._tracer.enabled:
+        if self.tracer.enabled:
             self._trace(request)
         while self._life.state is _READY:
             served = self._find(request)
@@ -192,7 +193,7 @@ class Reception:
         served = self._find(request)
         if served is None or not served.executes_here(patient):
             return None
-        if self._tracer.enabled:
+        if self.tracer.enabled:
             self._trace(request)
         try:
             return served.infer(request)
@@ -205,7 +206,7 @@ class Reception:
         The sender may be called before this returns: at once when the request is refused, and when the model is so
         quick that waking a thread would take longer.
         """
-        if self._tracer.enabled:
+        if self.tracer.enabled:
             self._trace(request)
         try:
             while self._life.state is _READY:
@@ -219,6 +220,10 @@ class Reception:
             raise self._life.not_ready()
         except RepoAgentError as error:
             answer_error(request, error)
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give up a request that was submitted; see :meth:`InferRequest.cancel`."""
+        request.cancel()
 
     def find(self, request: InferRequest) -> ServedModel:
         """The version that ``request`` would go to.
@@ -245,7 +250,7 @@ class Reception:
 
     def _trace(self, request: InferRequest) -> None:
         if request.trace is None:
-            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+            request.trace = self.tracer.sample(request.model_name, request.trace_context)
 
     def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
         if self._life.state is not _READY:

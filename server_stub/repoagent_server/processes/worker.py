@@ -23,7 +23,7 @@ from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.reception import Reception, ServerState
+from repoagent.serving.reception import ServerState
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import read_labels
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
@@ -60,7 +60,6 @@ class WorkerCore(ServingCore):
         self.audit = AskedAudit(calls)
         self.models = Models(self._table, self._context.builder)
         self._demand = AskedDemand(self._table, self._context.dependencies, nowhere, self._offers, self._load_on_demand)
-        self._reception = Reception(self._table, self._demand, self.tracer, self._life)
         self._actors: dict[int, Actor] = {}
         self._askers: dict[Callable[[str], bool] | None, int] = {}
         """The rights of clients whose requests had models loaded, and the numbers of their actors."""

@@ -97,7 +97,7 @@ def test_a_client_that_waits_for_the_load_of_another_is_not_refused_with_it(
 ) -> None:
     core, http = on_demand
     begun, joined = threading.Event(), threading.Event()
-    demand = core._reception._demand
+    demand = core._demand
     load, start = demand._load, demand.start
 
     def held(name: str, asker: Actor | None) -> None:
