@@ -56,9 +56,6 @@ class ModelSlot:
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
         return self._states.statuses()
 
-    def status(self, version: int) -> VersionStatus:
-        return self._states.status(version)
-
     @property
     def present(self) -> bool:
         """Whether it is loaded, or its versions are on their way or failed: it has not been unloaded."""

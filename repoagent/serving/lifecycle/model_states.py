@@ -44,94 +44,73 @@ class VersionStatus:
     reason: str = ""
 
 
-class StateTable:
-    """The states of the versions of one model. Not locked: its owner serialises changes.
+class SlotStates:
+    """The states of the versions of one model, under ``lock``, that of its slot.
 
     The version None stands for the model as a whole, as long as its versions are not known (agents are running, or
     one of them refused it).
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, lock: threading.Lock) -> None:
         self._model = model
-        self._statuses: dict[int | None, VersionStatus] = {}
-
-    def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        """Every version with its status, ascending."""
-        return sorted(self._statuses.items(), key=lambda item: -1 if item[0] is None else item[0])
-
-    def get(self, version: int | None) -> VersionStatus:
-        """The status of one version; UNKNOWN if nothing is known of it."""
-        return self._statuses.get(version, VersionStatus())
-
-    def move(self, version: int | None, state: ModelState, reason: str = "") -> None:
-        """Take one version to ``state``.
-
-        Raises:
-            InvalidTransitionError: that state may not follow the present one.
-        """
-        present = self.get(version).state
-        if state not in _FOLLOWS[present]:
-            raise InvalidTransitionError(
-                f"model '{self._model}' version {version}: {state.value} may not follow {present.value}"
-            )
-        self._put(version, VersionStatus(state, reason))
-
-    def _put(self, version: int | None, status: VersionStatus) -> None:
-        # A copy is changed and put in place, so that readers on other threads see the old or the new table, never half.
-        statuses = dict(self._statuses)
-        statuses[version] = status
-        if version is not None and status.state is ModelState.LOADING:
-            # A version that only goes, having belonged to the load before, is no news of the one whose agents run.
-            statuses.pop(None, None)
-        self._statuses = statuses
-
-    def forget(self, state: ModelState) -> None:
-        """Drop the versions in ``state``."""
-        self._statuses = {version: status for version, status in self._statuses.items() if status.state is not state}
-
-
-class SlotStates:
-    """A :class:`StateTable` under ``lock``, that of the model's slot. The methods that change it take the lock."""
-
-    def __init__(self, name: str, lock: threading.Lock) -> None:
         self._lock = lock
-        self._table = StateTable(name)
+        self._statuses: dict[int | None, VersionStatus] = {}
         self._owners: dict[int, LoadedModel] = {}
         self.progress = ""
         """How far the agents of the load are that is under way."""
 
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        """The versions and their states. The reason of one that is being loaded is the progress of its agents."""
-        statuses, progress = self._table.statuses(), self.progress
-        if not progress:
-            return statuses
+        """Every version with its status, ascending. The reason of one that is being loaded is its agents' progress."""
+        progress = self.progress
         loading = VersionStatus(ModelState.LOADING, progress)
-        return [(number, loading if one.state is ModelState.LOADING else one) for number, one in statuses]
+        return [
+            (version, loading if progress and status.state is ModelState.LOADING else status)
+            for version, status in sorted(self._statuses.items(), key=lambda item: -1 if item[0] is None else item[0])
+        ]
 
-    def status(self, version: int) -> VersionStatus:
-        return self._table.get(version)
+    def status(self, version: int | None) -> VersionStatus:
+        """The status of one version; UNKNOWN if nothing is known of it."""
+        return self._statuses.get(version, VersionStatus())
 
     def move(self, version: int | None, state: ModelState, reason: str = "") -> None:
-        """Give ``version``, or the model as a whole, another state."""
+        """Take one version, or the model as a whole, to ``state``.
+
+        Raises:
+            InvalidTransitionError: that state may not follow the present one.
+        """
         with self._lock:
             if state is ModelState.LOADING and version is not None:
                 self._owners.pop(version, None)
-            self._table.move(version, state, reason)
+            self._move(version, state, reason)
+
+    def _move(self, version: int | None, state: ModelState, reason: str = "") -> None:
+        present = self.status(version).state
+        if state not in _FOLLOWS[present]:
+            raise InvalidTransitionError(
+                f"model '{self._model}' version {version}: {state.value} may not follow {present.value}"
+            )
+        # A copy is changed and put in place, so that readers on other threads see the old or the new table, never half.
+        statuses = {**self._statuses, version: VersionStatus(state, reason)}
+        if version is not None and state is ModelState.LOADING:
+            # A version that only goes, having belonged to the load before, is no news of the one whose agents run.
+            statuses.pop(None, None)
+        self._statuses = statuses
 
     def start_loading(self) -> None:
         """The model, of which nothing is loaded, is being loaded."""
+        gone = ModelState.UNAVAILABLE
         with self._lock:
             # What an earlier load left behind is reported by this one, if it is still so.
-            self._table.forget(ModelState.UNAVAILABLE)
-            self._table.move(None, ModelState.LOADING)
+            self._statuses = {one: status for one, status in self._statuses.items() if status.state is not gone}
+            self._move(None, ModelState.LOADING)
 
     def make_ready(self, version: int, model: LoadedModel) -> None:
         with self._lock:
-            state = self._table.get(version).state
+            state = self.status(version).state
             if state not in (ModelState.READY, ModelState.LOADING):
-                self._table.move(version, ModelState.LOADING)
+                self._move(version, ModelState.LOADING)
             if state is not ModelState.READY:
-                self._table.move(version, ModelState.READY)
+                self._move(version, ModelState.READY)
             self._owners[version] = model
 
     def own(self, versions: Iterable[int], model: LoadedModel) -> None:
@@ -150,10 +129,10 @@ class SlotStates:
             for version in model.versions:
                 if self._owners.get(version) is model:
                     del self._owners[version]
-                    self._table.move(version, ModelState.UNAVAILABLE, reason)
+                    self._move(version, ModelState.UNAVAILABLE, reason)
 
     def fail(self, reasons: Mapping[int, str], others: str) -> None:
         """What was being loaded is not available, for a version's own reason or that of all ``others``."""
-        for version, status in self._table.statuses():
+        for version, status in list(self._statuses.items()):
             if status.state is ModelState.LOADING:
                 self.move(version, ModelState.UNAVAILABLE, others if version is None else reasons.get(version, others))

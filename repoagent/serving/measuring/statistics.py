@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from repoagent.serving.measuring.latencies import Latencies, Recent
@@ -36,19 +36,6 @@ class ExecutionTimes(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Duration:
-    count: int = 0
-    ns: int = 0
-
-    def add(self, ns: int) -> None:
-        self.count += 1
-        self.ns += ns
-
-    def to_dict(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
-
-
-@dataclass(slots=True)
 class _Batch:
     count: int = 0
     compute_input: int = 0
@@ -58,9 +45,9 @@ class _Batch:
     def to_dict(self, batch_size: int) -> dict[str, Any]:
         return {
             "batch_size": batch_size,
-            "compute_input": {"count": self.count, "ns": self.compute_input},
-            "compute_infer": {"count": self.count, "ns": self.compute_infer},
-            "compute_output": {"count": self.count, "ns": self.compute_output},
+            "compute_input": _entry(self.count, self.compute_input),
+            "compute_infer": _entry(self.count, self.compute_infer),
+            "compute_output": _entry(self.count, self.compute_output),
         }
 
 
@@ -70,23 +57,23 @@ other in one list: a stream has thousands of answers, and is counted at each of 
 _PLACES: Final = {part: 2 * place for place, part in enumerate(_PARTS)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StatisticsSnapshot:
-    """The counters that metrics are made of, read at one moment. Durations are nanoseconds."""
+    """The counters that metrics are made of, at one moment. Durations are nanoseconds."""
 
-    success: int
-    failures: dict[str, int]
-    inference_count: int
-    execution_count: int
-    cache_hits: int
-    cache_misses: int
-    request_ns: int
-    queue_ns: int
-    compute_input_ns: int
-    compute_infer_ns: int
-    compute_output_ns: int
-    cache_hit_ns: int
-    cache_miss_ns: int
+    success: int = 0
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys((one.value for one in FailureReason), 0))
+    inference_count: int = 0
+    execution_count: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+    cache_hit_ns: int = 0
+    cache_miss_ns: int = 0
     recent: Recent | None = None
     """How long the latest requests took, where that is kept."""
 
@@ -101,17 +88,8 @@ class ModelStatistics:
         self._lock = threading.Lock()
         self._latencies = latencies
         self._last_inference_ms = 0
-        self._inference_count = 0
-        self._execution_count = 0
-        self._success = _Duration()
-        self._fail = _Duration()
-        self._queue_ns = 0
-        self._compute_input_ns = 0
-        self._compute_infer_ns = 0
-        self._compute_output_ns = 0
-        self._cache_hit = _Duration()
-        self._cache_miss = _Duration()
-        self._failures = dict.fromkeys((reason.value for reason in FailureReason), 0)
+        self._now = StatisticsSnapshot()
+        self._fail_ns = 0
         self._batches: dict[int, _Batch] = {}
         self._responses: dict[int, list[int]] = {}
         """By number: see ``_PARTS``."""
@@ -175,8 +153,8 @@ class ModelStatistics:
     def record_failure(self, arrival_ns: int, end_ns: int, reason: FailureReason) -> None:
         """Count one request that was accepted and then failed."""
         with self._lock:
-            self._fail.add(end_ns - arrival_ns)
-            self._failures[reason.value] += 1
+            self._fail_ns += end_ns - arrival_ns
+            self._now.failures[reason.value] += 1
 
     def record_response(
         self, index: int, started_ns: int, end_ns: int, outcome: str, output_start_ns: int | None = None
@@ -208,8 +186,10 @@ class ModelStatistics:
     def record_cache_hit(self, arrival_ns: int, lookup_ns: int, end_ns: int) -> None:
         """Count one request that the response cache answered; the lookup took ``lookup_ns``."""
         with self._lock:
-            self._success.add(end_ns - arrival_ns)
-            self._cache_hit.add(lookup_ns)
+            self._now.success += 1
+            self._now.request_ns += end_ns - arrival_ns
+            self._now.cache_hits += 1
+            self._now.cache_hit_ns += lookup_ns
         if self._latencies is not None:
             self._latencies.add(end_ns - arrival_ns, 0)
             self._latencies.add_lookup("cache_hit", lookup_ns)
@@ -217,8 +197,9 @@ class ModelStatistics:
     def record_cache_miss(self, duration_ns: int) -> None:
         """Add the time that one fruitless lookup and the insertion took to a request counted elsewhere."""
         with self._lock:
-            self._success.ns += duration_ns
-            self._cache_miss.add(duration_ns)
+            self._now.request_ns += duration_ns
+            self._now.cache_misses += 1
+            self._now.cache_miss_ns += duration_ns
         if self._latencies is not None:
             self._latencies.add_lookup("cache_miss", duration_ns)
 
@@ -229,10 +210,10 @@ class ModelStatistics:
         with self._lock:
             # Steps may run at once, so the parts need not add up to the whole: each is counted for itself.
             self._add_success(batch_size, 0, ExecutionTimes(0, 0, 0, request_ns))
-            self._compute_output_ns += output_ns - request_ns
-            self._queue_ns += queue_ns
-            self._compute_input_ns += input_ns
-            self._compute_infer_ns += infer_ns
+            self._now.compute_output_ns += output_ns - request_ns
+            self._now.queue_ns += queue_ns
+            self._now.compute_input_ns += input_ns
+            self._now.compute_infer_ns += infer_ns
             self._add_execution(
                 batch_size, ExecutionTimes(0, input_ns, input_ns + infer_ns, input_ns + infer_ns + output_ns)
             )
@@ -242,16 +223,17 @@ class ModelStatistics:
 
     def _add_success(self, inferences: int, arrival_ns: int, times: ExecutionTimes, count: int = 1) -> None:
         """Add ``count`` requests; the moments may be sums, as only their differences are looked at."""
-        self._inference_count += inferences
-        self._success.count += count
-        self._success.ns += times.end_ns - arrival_ns
-        self._queue_ns += times.start_ns - arrival_ns
-        self._compute_input_ns += times.input_end_ns - times.start_ns
-        self._compute_infer_ns += times.output_start_ns - times.input_end_ns
-        self._compute_output_ns += times.end_ns - times.output_start_ns
+        now = self._now
+        now.inference_count += inferences
+        now.success += count
+        now.request_ns += times.end_ns - arrival_ns
+        now.queue_ns += times.start_ns - arrival_ns
+        now.compute_input_ns += times.input_end_ns - times.start_ns
+        now.compute_infer_ns += times.output_start_ns - times.input_end_ns
+        now.compute_output_ns += times.end_ns - times.output_start_ns
 
     def _add_execution(self, batch_size: int, times: ExecutionTimes, count: int = 1) -> None:
-        self._execution_count += count
+        self._now.execution_count += count
         batch = self._batches.get(batch_size)
         if batch is None:
             batch = self._batches[batch_size] = _Batch()
@@ -271,52 +253,42 @@ class ModelStatistics:
         """All counters at one moment."""
         with self._lock:
             self._add_recent()
-            return StatisticsSnapshot(
-                success=self._success.count,
-                failures=dict(self._failures),
-                inference_count=self._inference_count,
-                execution_count=self._execution_count,
-                cache_hits=self._cache_hit.count,
-                cache_misses=self._cache_miss.count,
-                request_ns=self._success.ns,
-                queue_ns=self._queue_ns,
-                compute_input_ns=self._compute_input_ns,
-                compute_infer_ns=self._compute_infer_ns,
-                compute_output_ns=self._compute_output_ns,
-                cache_hit_ns=self._cache_hit.ns,
-                cache_miss_ns=self._cache_miss.ns,
-                recent=None if self._latencies is None else self._latencies.recent(),
-            )
+            recent = None if self._latencies is None else self._latencies.recent()
+            return replace(self._now, failures=dict(self._now.failures), recent=recent)
 
     def to_dict(self, name: str, version: int) -> dict[str, Any]:
         """One entry of ``model_stats`` in Triton's statistics JSON."""
         with self._lock:
             self._add_recent()
-            executed = self._success.count - self._cache_hit.count
+            now = self._now
+            executed = now.success - now.cache_hits
             return {
                 "name": name,
                 "version": str(version),
                 "last_inference": self._last_inference_ms,
-                "inference_count": self._inference_count,
-                "execution_count": self._execution_count,
+                "inference_count": now.inference_count,
+                "execution_count": now.execution_count,
                 "inference_stats": {
-                    "success": self._success.to_dict(),
-                    "fail": self._fail.to_dict(),
-                    "queue": {"count": self._success.count, "ns": self._queue_ns},
-                    "compute_input": {"count": executed, "ns": self._compute_input_ns},
-                    "compute_infer": {"count": executed, "ns": self._compute_infer_ns},
-                    "compute_output": {"count": executed, "ns": self._compute_output_ns},
-                    "cache_hit": self._cache_hit.to_dict(),
-                    "cache_miss": self._cache_miss.to_dict(),
+                    "success": _entry(now.success, now.request_ns),
+                    "fail": _entry(sum(now.failures.values()), self._fail_ns),
+                    "queue": _entry(now.success, now.queue_ns),
+                    "compute_input": _entry(executed, now.compute_input_ns),
+                    "compute_infer": _entry(executed, now.compute_infer_ns),
+                    "compute_output": _entry(executed, now.compute_output_ns),
+                    "cache_hit": _entry(now.cache_hits, now.cache_hit_ns),
+                    "cache_miss": _entry(now.cache_misses, now.cache_miss_ns),
                 },
-                "response_stats": {str(index): _parts_of(entry) for index, entry in sorted(self._responses.items())},
+                "response_stats": {
+                    str(index): {part: _entry(*entry[place : place + 2]) for part, place in _PLACES.items()}
+                    for index, entry in sorted(self._responses.items())
+                },
                 "batch_stats": [batch.to_dict(size) for size, batch in sorted(self._batches.items())],
                 "memory_usage": [],
             }
 
 
-def _parts_of(entry: Sequence[int]) -> dict[str, dict[str, int]]:
-    return {part: {"count": entry[place], "ns": entry[place + 1]} for part, place in _PLACES.items()}
+def _entry(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
 
 
 def _parts(arrival_ns: int, times: ExecutionTimes) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 import itertools
+import threading
 
 import pytest
 
 from repoagent.errors import InvalidTransitionError
-from repoagent.serving.lifecycle.model_states import ModelState, StateTable, VersionStatus
+from repoagent.serving.lifecycle.model_states import ModelState, SlotStates, VersionStatus
 
 S = ModelState
 ALLOWED = {
@@ -26,22 +27,22 @@ ROADS = {
 
 @pytest.mark.parametrize(("present", "following"), list(itertools.product(S, S)))
 def test_every_transition_is_either_in_the_table_or_an_error_that_names_both(present: S, following: S) -> None:
-    table = StateTable("m")
+    table = SlotStates("m", threading.Lock())
     for step in ROADS[present]:
         table.move(1, step)
     if (present, following) in ALLOWED:
         table.move(1, following, "why")
-        assert table.get(1) == VersionStatus(following, "why")
+        assert table.status(1) == VersionStatus(following, "why")
         return
     with pytest.raises(InvalidTransitionError) as caught:
         table.move(1, following)
     assert present.value in str(caught.value)
     assert following.value in str(caught.value)
-    assert table.get(1).state is present
+    assert table.status(1).state is present
 
 
 def test_the_model_as_a_whole_is_forgotten_once_versions_are_known() -> None:
-    table = StateTable("m")
+    table = SlotStates("m", threading.Lock())
     table.move(None, S.LOADING)
     assert [version for version, _ in table.statuses()] == [None]
     table.move(10, S.LOADING)
@@ -49,11 +50,10 @@ def test_the_model_as_a_whole_is_forgotten_once_versions_are_known() -> None:
     assert [version for version, _ in table.statuses()] == [2, 10]
 
 
-def test_versions_in_one_state_can_be_forgotten() -> None:
-    table = StateTable("m")
+def test_what_an_earlier_load_left_behind_is_forgotten_by_the_next() -> None:
+    table = SlotStates("m", threading.Lock())
     table.move(1, S.LOADING)
-    table.move(2, S.LOADING)
-    table.move(2, S.UNAVAILABLE, "bad")
-    table.forget(S.UNAVAILABLE)
-    assert [version for version, _ in table.statuses()] == [1]
-    assert table.get(2).state is S.UNKNOWN
+    table.move(1, S.UNAVAILABLE, "bad")
+    table.start_loading()
+    assert [version for version, _ in table.statuses()] == [None]
+    assert table.status(1).state is S.UNKNOWN
