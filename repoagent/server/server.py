@@ -18,8 +18,8 @@ from repoagent.server.model import Model, ModelDictionary
 from repoagent.server.server_options import Options, core_options, metrics_settings
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
+from repoagent.serving.lifecycle.repository_set import NameMapping
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.request import ModelId
 
 _GONE: Final = (None, "UNAVAILABLE")

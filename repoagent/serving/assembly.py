@@ -12,8 +12,8 @@ from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.lifecycle.named_loads import NamedLoads
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.lifecycle.repository_follower import Poller
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.measuring.latencies import LatencyOptions
-from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.scheduling.rate_limiter import RateLimiter, RateLimiterResource
 from repoagent.serving.scheduling.response_cache import open_response_cache
 from repoagent.serving.tracing.trace_settings import TraceSettings

@@ -33,10 +33,10 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.named_loads import EnsembleFollowers, NamedLoads, load_order
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.lifecycle.repository_follower import Follower, Poller, RetryPauses
+from repoagent.serving.lifecycle.repository_set import NameMapping, RepositorySet
 from repoagent.serving.lifecycle.unloader import Unloader, give_back_soon
 from repoagent.serving.queries import CoreQueries, ModelMetrics
 from repoagent.serving.reception import Reception, Router, ServerLife, ServerState
-from repoagent.serving.repositories.repository_set import NameMapping, RepositorySet
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder

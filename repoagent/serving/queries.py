@@ -11,8 +11,8 @@ from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
-from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.storage.paths.names import check_model_name
 

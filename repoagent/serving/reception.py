@@ -11,7 +11,7 @@ from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.tracing.tracer import Tracer

@@ -39,7 +39,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.loader.converting.messages import parse
 from repoagent.loader.policy.rules import read_policy
 from repoagent.nested_text import DEEPEST, check_depth, read_json, read_toml
-from repoagent.serving.backends.python.process.packets import decoded
+from repoagent.serving.backends.python.process.channel import decoded
 
 ROOT = Path(__file__).parents[2]
 LISTS = "[" * 5000 + "]" * 5000
@@ -150,7 +150,7 @@ ELSEWHERE = {
     "repoagent/nested_text.py": "the place itself",
     "llm/repoagent_llm/guidance/": "compilers of grammars count their own",
     "llm/repoagent_llm/backend/chat/child.py": "imports nothing of the project; the server counts what it sends",
-    "repoagent/serving/backends/python/process/packets.py": "counts; an encoder that is led in a circle",
+    "repoagent/serving/backends/python/process/channel.py": "counts; an encoder that is led in a circle",
     "repoagent/onnx_files/opening_child.py": "imports nothing of the project; reads what the server wrote",
     "repoagent/onnx_files/graph.py": "graphs in graphs, whose depth ONNX Runtime limits",
     "repoagent/storage/paths/trees.py": "directories, not texts",

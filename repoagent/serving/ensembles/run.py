@@ -7,16 +7,22 @@ held while a member runs, and members that answer at once do not nest in each ot
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, error_of
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError, error_of
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
 from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, StepLimiter, StepRequest
+from repoagent.serving.instances.instance import VersionContext
+from repoagent.serving.measuring.statistics import FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -64,20 +70,13 @@ class _Event:
     """The step's request, with its times, if no further answer follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How a request through an ensemble ended."""
-
-    error: RepoAgentError | None
-    durations: Durations
-
-
 _PATIENCE_SECONDS: Final = 300
 _UNSET: Final = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
 class EnsembleRun:
-    """Executes one request by ``plan``. ``submit`` takes requests to members; ``done`` hears of the end, once.
+    """Executes one request by ``plan``. ``submit`` takes requests to members; ``done`` hears of the end, once: of the
+    error, if there is one, and of what the members spent.
 
     The answers, errors too, go to the request's sender.
     """
@@ -88,7 +87,7 @@ class EnsembleRun:
         request: InferRequest,
         version: str,
         submit: Callable[[InferRequest], None],
-        done: Callable[[RunOutcome], None],
+        done: Callable[[RepoAgentError | None, Durations], None],
         limiters: Sequence[StepLimiter] = (),
     ) -> None:
         """``limiters`` are those of the steps, by their indexes, if the ensemble limits them; then they submit."""
@@ -300,7 +299,7 @@ class EnsembleRun:
             response, self._answer = self._answer, None
         self._send_answer()
         self.request.on_cancel = None  # It would keep this run, and all its tensors.
-        self._done(RunOutcome(self._error, self._durations))
+        self._done(self._error, self._durations)
         self.request.send(response, True)
 
     def _last_response(self) -> InferResponse | None:
@@ -327,3 +326,65 @@ def _named(ensemble: str, error: RepoAgentError) -> RepoAgentError:
     named = error_of(error.code, f"in ensemble '{ensemble}', {error}")
     named.__cause__ = error
     return named
+
+
+class EnsembleScheduler(Scheduler):
+    """Runs requests by ``plan``; ``submit_step`` takes those to members. It has no thread and no queue of its own."""
+
+    def __init__(
+        self,
+        plan: EnsemblePlan,
+        version: VersionContext,
+        submit_step: Callable[[InferRequest], None],
+        *,
+        max_inflight: int = 0,
+    ) -> None:
+        """``max_inflight``: how many requests of a step may be at its member at a time; 0 for any number."""
+        super().__init__(plan.name)
+        self._plan = plan
+        self._version = str(version.version)
+        self._statistics = version.statistics
+        self._submit_step = submit_step
+        self._batching = version.batching
+        limited = plan.steps if max_inflight else ()
+        self._limiters = tuple(StepLimiter(max_inflight, self._submit_late) for _ in limited)
+        self._closed = False
+
+    def _submit_late(self, request: StepRequest) -> None:
+        request.renew_timeout()
+        self._submit_step(request)
+
+    def submit(self, request: InferRequest) -> None:
+        done = partial(self._record, request)
+        if request.cancelled or self._closed:
+            unloaded = UnavailableError(f"model '{self._plan.name}' is unloaded")
+            error = CancelledError("request cancelled") if request.cancelled else unloaded
+            done(error, Durations())
+            answer_error(request, error, self._version)
+        else:
+            EnsembleRun(self._plan, request, self._version, self._submit_step, done, self._limiters).start()
+
+    def _record(self, request: InferRequest, error: RepoAgentError | None, spent: Durations) -> None:
+        now = time.monotonic_ns()
+        if error is not None:
+            reason = FailureReason.CANCELED if isinstance(error, CancelledError) else FailureReason.OTHER
+            self._statistics.record_failure(request.arrival_ns, now, reason)
+            return
+        if isinstance(request, StepRequest):
+            request.composed = spent
+        self._statistics.record_composed(
+            self._batch_size(request),
+            request_ns=now - request.arrival_ns,
+            queue_ns=spent.queue_ns,
+            input_ns=spent.input_ns,
+            infer_ns=spent.infer_ns,
+            output_ns=spent.output_ns,
+        )
+
+    def _batch_size(self, request: InferRequest) -> int:
+        first = next(iter(request.inputs.values()), None)
+        return max(1, int(first.array.shape[0])) if self._batching and first is not None else 1
+
+    def close(self) -> None:
+        """Runs that are under way go on."""
+        self._closed = True

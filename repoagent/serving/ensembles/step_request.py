@@ -5,13 +5,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from repoagent.errors import CancelledError, InvalidArgumentError
 from repoagent.serving.ensembles.plan import Step
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
+
+if TYPE_CHECKING:
+    from repoagent.serving.ensembles.run import EnsembleRun
 
 _SIGN_BIT = 1 << 63
 
@@ -58,16 +61,6 @@ def _flag(parameters: Mapping[str, ParameterValue], name: str) -> bool:
     return value
 
 
-class Run(Protocol):
-    """One request on its way through an ensemble."""
-
-    request: InferRequest
-
-    @property
-    def stopped(self) -> bool:
-        """No one wants the result any more."""
-
-
 @dataclass(slots=True)
 class Durations:
     """Nanoseconds that the members of one request spent, added up."""
@@ -105,7 +98,7 @@ class StepRequest(InferRequest):
     __slots__ = ("_own_cancelled", "_run", "composed", "inside", "marks")
 
     def __init__(
-        self, run: Run, step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
+        self, run: "EnsembleRun", step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
     ) -> None:
         origin = run.request
         self._run = run

@@ -25,11 +25,10 @@ from repoagent.serving.ensembles.plan import Dependencies, is_ensemble
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin, Retirements
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
-from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
-from repoagent.serving.versions.reuse import Built, Present
-from repoagent.serving.versions.version_contents import contents_of
+from repoagent.serving.versions.reuse import Built, Present, contents_of
 from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.names import NAME_BYTES
 

@@ -13,7 +13,7 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.storage.paths.names import check_model_name

@@ -26,7 +26,7 @@ from repoagent.errors import (
 from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest, ModelId
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError

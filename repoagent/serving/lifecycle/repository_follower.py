@@ -7,8 +7,8 @@ from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.lifecycle.unloader import Unloader
-from repoagent.serving.repositories.repository_set import RepositorySet
 
 logger = logging.getLogger(__name__)
 

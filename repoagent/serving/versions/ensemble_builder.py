@@ -12,7 +12,7 @@ from repoagent.config import copy
 from repoagent.config.model_config_pb2 import DataType
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.plan import Dependencies, EnsemblePlan, Fits, member_id, member_names
-from repoagent.serving.ensembles.scheduler import EnsembleScheduler
+from repoagent.serving.ensembles.run import EnsembleScheduler
 from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics

@@ -24,10 +24,10 @@ from repoagent.serving.requests.senders import ReceiptSender, TracingSender, Tra
 from repoagent.serving.requests.tensor import model_metadata
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
-from repoagent.serving.versions.version_contents import Share
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.serving.versions.reuse import Share
 
 
 class Gate:

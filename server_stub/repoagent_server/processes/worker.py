@@ -23,8 +23,8 @@ from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.reception import ServerState
-from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import read_labels
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.serving.versions.model_builder import ModelBuilder

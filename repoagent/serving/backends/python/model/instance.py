@@ -12,8 +12,13 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.nested_text import read_json
-from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text, running
-from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.context import (
+    ModelContext,
+    entered,
+    fault_text,
+    let_interrupt_pass,
+    running,
+)
 from repoagent.serving.backends.python.model.model_module import ImportedModel, import_model
 from repoagent.serving.backends.python.model.request import InferenceRequest
 from repoagent.serving.backends.python.model.response import FINAL, InferenceResponse, InferenceResponseSender

@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text
-from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text, let_interrupt_pass
 from repoagent.serving.backends.python.model.utils import UTILS_NAME, bound_utils
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Final
 
-from repoagent.serving.backends.python.model.context import ModelContext, current
-from repoagent.serving.backends.python.model.errors import TritonModelException, raising_tritons
+from repoagent.serving.backends.python.model.context import ModelContext, TritonModelException, current, raising_tritons
 from repoagent.serving.backends.python.model.response import (
     AsyncResponseIterator,
     InferenceResponse,

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.backends.python.model.context import CoreAccess
-from repoagent.serving.backends.python.model.errors import (
+from repoagent.serving.backends.python.model.context import (
+    CoreAccess,
     TritonError,
     TritonModelException,
     core_error,

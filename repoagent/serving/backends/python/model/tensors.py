@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.serving.backends.python.model.errors import TritonModelException
+from repoagent.serving.backends.python.model.context import TritonModelException
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 

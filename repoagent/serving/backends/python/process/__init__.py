@@ -5,7 +5,7 @@
     exchange     one message of work and its answers                    remote        the server, as the model sees it
     supervisor   starts the process, and starts another one             stub          the program
     child_process, services, open_requests
-                      both: channel, server_channel, packets, codec, memory
+                      both: channel, server_channel, codec, memory
 
 Two sockets lead to a process. On ``work`` the server sends, and the process answers on the same socket; there is one
 exchange at a time. All else goes over ``side``, in either direction, at any time. ``channel`` carries kinds, bodies and

@@ -21,11 +21,10 @@ from typing import Any, Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import ModelContext
 from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
-from repoagent.serving.backends.python.model.metrics import MetricFamily
-from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.model.utils import MetricFamily
+from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError, encoded
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, Mapping, Memory
-from repoagent.serving.backends.python.process.packets import encoded
 from repoagent.serving.backends.python.process.remote import (
     RemoteCore,
     RemoteRegistry,

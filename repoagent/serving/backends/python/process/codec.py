@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import ErrorCode, InternalError, RepoAgentError
-from repoagent.serving.backends.python.model.errors import TritonError, core_error
+from repoagent.serving.backends.python.model.context import TritonError, core_error
 from repoagent.serving.backends.python.model.tensors import deserialize_bytes_tensor, serialize_byte_tensor
 from repoagent.serving.backends.python.process.memory import Memory, ProtocolError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue

@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from repoagent.serving.backends.python.process.channel import (
+    DONT_WAIT,
     Channel,
     Kind,
     Message,
     Payload,
     PeerGoneError,
     UndeliveredError,
+    send_packet,
 )
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
-from repoagent.serving.backends.python.process.packets import DONT_WAIT, send_packet
 
 _ENTRY_BYTES: Final = 256
 

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import tritonclient.utils as client
 
-from repoagent.serving.backends.python.model.errors import TritonModelException
+from repoagent.serving.backends.python.model.context import TritonModelException
 from repoagent.serving.backends.python.model.tensors import (
     TRITON_STRING_TO_NUMPY,
     Tensor,

@@ -1,1 +1,0 @@
-"""The model repositories of a server, and what changed in them."""
