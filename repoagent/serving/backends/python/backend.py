@@ -14,7 +14,7 @@ from repoagent.config import read_json, write_json
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
-from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
+from repoagent.serving.backends.python.model.instance import completed, started
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.backends.python.process.supervisor import ProcessSpec, completed_in_child, new_child
@@ -196,12 +196,12 @@ class PythonModel(BackendModel):
     @property
     def ready(self) -> bool:
         """Whether there is a process that can execute; always true of a model in this process."""
-        return not self._processes or any(process.child is not None for process in self._processes)
+        return not self._processes or any(process.supervisor.child is not None for process in self._processes)
 
     @property
     def broken(self) -> bool:
         """Whether the process of an instance could not be started again."""
-        return any(process.given_up for process in self._processes)
+        return any(process.supervisor.given_up for process in self._processes)
 
     @property
     def asks(self) -> bool:
@@ -231,12 +231,12 @@ class PythonModel(BackendModel):
             child = self._started.pop(spec.name, None) or new_child(self._process_spec, spec.name)
             process = ProcessInstance(self._process_spec, spec.name, arguments, child)
             self._processes.append(process)
-            return self._noted(spec.name, process)
-        return self._noted(spec.name, started(self._path, self._context, arguments, decoupled=self._decoupled))
-
-    def _noted(self, name: str, instance: "ProcessInstance | PythonInstance") -> BackendInstance:
+            if process.supervisor.asks:
+                self._asking[spec.name] = process.is_ready
+            return process
+        instance = started(self._path, self._context, arguments, decoupled=self._decoupled)
         if instance.asks:
-            self._asking[name] = instance.is_ready
+            self._asking[spec.name] = instance.is_ready
         return instance
 
     def close(self) -> None:

@@ -161,7 +161,7 @@ def program_for(config: "ModelConfig", model_directory: Path, environments: Sequ
             f"model '{config.name}' is to run in a process of its own, but this program does not know its Python "
             f"interpreter: name one with the parameter {ENVIRONMENT}"
         )
-    return Program([interpreter, "-P", "-u", str(_STUB)], environment)
+    return Program((interpreter, "-P", "-u", str(_STUB)), environment)
 
 
 def _interpreter(named: str, model_name: str, model_directory: Path, environments: Sequence[Path]) -> Path:

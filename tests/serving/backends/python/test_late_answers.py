@@ -164,7 +164,7 @@ def test_what_is_never_answered_is_answered_when_the_model_is_unloaded(run_anywh
 def test_what_a_process_still_owes_when_it_ends_is_an_error(run_in_process_of_its_own: Any) -> None:
     model = run_in_process_of_its_own(NEVER)
     (answers,) = model.ask([1.0])
-    model.instance.child.kill()
+    model.instance.supervisor.child.kill()
     error = answers.wait().responses[0].error
     assert isinstance(error, InternalError)
     assert "Stub process 'm_0_0' is not healthy" in str(error)

@@ -45,12 +45,6 @@ DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _GONE: Final = frozenset({errno.EBADF, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
 
 
-def is_gone(error: OSError) -> bool:
-    """Whether ``error`` means that the other side has gone. Else the packet is what cannot be sent, being too long for
-    the socket or bringing more descriptors than may be on their way."""
-    return error.errno in _GONE
-
-
 def send_packet(sock: socket.socket, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
     """Send ``parts`` as one packet.
 
@@ -320,7 +314,7 @@ class Channel:
         try:
             send_packet(self._socket, parts, descriptors, flags)
         except OSError as error:
-            if is_gone(error):
+            if error.errno in _GONE:  # Else the packet is what cannot be sent.
                 raise UndeliveredError(str(error)) from error
             raise
 

@@ -99,7 +99,7 @@ class _Child:
         self._side = side
         self._core = core
         self._stream = Stream(side, core)
-        self._executions = Executions(progress_fd, self._run, self._answer, self._send_returned)
+        self._executions = Executions(progress_fd, self._run, self._answer, partial(side.send, Kind.RETURNED))
         core.on_return = self._executions.give_back
         self._spin_ns = 0
         self._instance: PythonInstance | None = None
@@ -201,9 +201,6 @@ class _Child:
                 return
             except (OSError, TypeError, ValueError) as error:  # Such as a parameter with too many digits.
                 responses = _with_failure(responses, error)
-
-    def _send_returned(self, numbers: list[int]) -> None:
-        self._side.send(Kind.RETURNED, numbers)
 
     def _finalize(self, _: Message) -> None:
         if self._instance is not None:

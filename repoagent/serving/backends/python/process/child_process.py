@@ -10,9 +10,9 @@ import struct
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.programs import without_secrets
@@ -84,12 +84,11 @@ _LAST_MESSAGES: Final = 1 << 16
 """More than a socket holds."""
 
 
-class Program:
+class Program(NamedTuple):
     """What to run: an interpreter and its environment."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.command: Final = tuple(command)
-        self.environment: Final = dict(environment)
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
 
 
 class ChildProcess:

@@ -63,7 +63,7 @@ class Exchange:
         except Exception as error:  # There is no end of what can be wrong, and none of it may end the caller.
             raise ProtocolError(f"an answer cannot be read: {type(error).__name__}: {error}") from error
         last = message.body[3] is not False
-        if last and not self.item.outstanding.over:
+        if last and not self.item.complete:
             raise ProtocolError("it ends without having executed all that it was given")
         return last
 
@@ -75,7 +75,7 @@ class Exchange:
             raise ProtocolError("it answers before it has executed anything")
         self.child.wait_handled(count)
         for number, begin, end in times:
-            self.item.outstanding.note(number, begin, end)
+            self.item.note(number, begin, end)
             self._ahead.note(end - begin)
         for body in bodies:
             answer = self._requests.answer(body, message)
@@ -103,7 +103,7 @@ class Exchange:
     def _receive_all(self) -> None:
         work = self.child.work
         work.flush(wait=True)
-        patient = not self.item.outstanding.divisible
+        patient = not self.item.divisible
         last = False
         while not last:
             message, self.received = self.received, None
@@ -121,12 +121,12 @@ class Exchange:
 
     def ask_back(self) -> None:
         """Ask the process to give back what it has not begun."""
-        self.child.send(Kind.RETURN, self.item.outstanding.numbers[-1])
+        self.child.send(Kind.RETURN, self.item.numbers[-1])
 
     def settle(self) -> None:
         """All answers have been sent. If the process ends later, that fails what it has not answered."""
         if self.child.exited.is_set():
-            self._requests.fail_unhealthy(self.item.outstanding.numbers)
+            self._requests.fail_unhealthy(self.item.numbers)
 
 
 def send_all(answers: list[UnsentAnswer]) -> None:
@@ -169,7 +169,7 @@ class LoopReceiver:
             return
         if child.work.backlogged:
             self._hand_over()
-        elif exchange.item.outstanding.divisible:
+        elif exchange.item.divisible:
             self._asked = False
             self._received = time.monotonic()
             self._start_timer()
@@ -258,7 +258,7 @@ class LoopReceiver:
     def _check_silence(self) -> None:
         self._timed = False
         exchange = self._current
-        if exchange is None or self._asked or not exchange.item.outstanding.divisible:
+        if exchange is None or self._asked or not exchange.item.divisible:
             return
         if time.monotonic() - self._received >= _PATIENCE_SECONDS:
             self._asked = True

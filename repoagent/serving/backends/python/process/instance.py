@@ -46,23 +46,8 @@ class ProcessInstance(BackendInstance):
         self._receivers: dict[LoopReader, LoopReceiver] = {}
         self._for_threads = 0
         """How many items threads do before loops may again."""
-        self._supervisor = Supervisor(spec, name, arguments, self.open_requests)
-        self._supervisor.start(child)
-
-    @property
-    def child(self) -> ChildProcess | None:
-        """The process at the moment; None while there is none."""
-        return self._supervisor.child
-
-    @property
-    def given_up(self) -> bool:
-        """Whether no process is going to be started any more."""
-        return self._supervisor.given_up
-
-    @property
-    def asks(self) -> bool:
-        """Whether the model has a function for its readiness."""
-        return self._supervisor.asks
+        self.supervisor: Final = Supervisor(spec, name, arguments, self.open_requests)
+        self.supervisor.start(child)
 
     @property
     def ahead(self) -> int:
@@ -76,7 +61,7 @@ class ProcessInstance(BackendInstance):
 
         A decoupled model's responses come on the supervising thread, which a loop must not wait for.
         """
-        return self._supervisor.child is not None and not self._spec.decoupled and not self._for_threads
+        return self.supervisor.child is not None and not self._spec.decoupled and not self._for_threads
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Send the batch to the process. Whatever happens to it, every request is answered."""
@@ -97,7 +82,7 @@ class ProcessInstance(BackendInstance):
         over: Callable[[Exception | None], None],
         reader: LoopReader,
     ) -> bool:
-        child = self._supervisor.child
+        child = self.supervisor.child
         if child is None:
             return False
         item = WorkItem([(request,) for request in requests], self.open_requests.numbers, executed, returned)
@@ -149,11 +134,11 @@ class ProcessInstance(BackendInstance):
                 item.write()
             while exchange is None or not self._reached(exchange):
                 gone = None if exchange is None else exchange.child
-                exchange = self._exchange(item, self._supervisor.usable(gone))
+                exchange = self._exchange(item, self.supervisor.usable(gone))
         except BaseException as error:
             self.open_requests.withdraw(item)
-            if item.outstanding.divisible and isinstance(error, RepoAgentError | TypeError | ValueError):
-                item.outstanding.give_all_back()  # By itself, each finds out whether it was the reason.
+            if item.divisible and isinstance(error, RepoAgentError | TypeError | ValueError):
+                item.give_all_back()  # By itself, each finds out whether it was the reason.
                 return None
             if isinstance(error, Exception):
                 return error
@@ -164,7 +149,7 @@ class ProcessInstance(BackendInstance):
 
     def _reached(self, exchange: Exchange) -> bool:
         """Complete ``exchange``; False if the process had ended before it got anything of it."""
-        numbers = exchange.item.outstanding.numbers
+        numbers = exchange.item.numbers
         try:
             exchange.complete()
         except UndeliveredError:
@@ -185,7 +170,7 @@ class ProcessInstance(BackendInstance):
         """
         # Before the process is looked for: the end of that one fails the question.
         number, answer = self.open_requests.ask_ready()
-        child = self._supervisor.child
+        child = self.supervisor.child
         if child is None:
             self.open_requests.drop_question(number)
             raise UnavailableError(f"Stub process '{self._name}' is not healthy")
@@ -194,17 +179,17 @@ class ProcessInstance(BackendInstance):
 
     def close(self) -> None:
         """Finalize the model and end the process; one that does not end in time is killed."""
-        self._supervisor.close()
+        self.supervisor.close()
 
     def _broken(self, exchange: Exchange, error: Exception) -> None:
         """The process has ended, or must."""
-        child, outstanding = exchange.child, exchange.item.outstanding
+        child, item = exchange.child, exchange.item
         child.kill()
         child.exited.wait()
-        not_begun = self.open_requests.unanswered(outstanding.not_begun(child.begun))
-        self.open_requests.fail_unhealthy([number for number in outstanding.numbers if number not in not_begun])
+        not_begun = self.open_requests.unanswered(item.not_begun(child.begun))
+        self.open_requests.fail_unhealthy([number for number in item.numbers if number not in not_begun])
         if not_begun:
             self.open_requests.take_back(not_begun)
         if isinstance(error, ProtocolError):
             logger.error("the process of model instance '%s' was killed: %s", self._name, error)
-        self._supervisor.wait_for_another(child, _SETTLING_SECONDS)
+        self.supervisor.wait_for_another(child, _SETTLING_SECONDS)

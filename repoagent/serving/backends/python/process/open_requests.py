@@ -41,18 +41,45 @@ class RequestsAhead:
         self._usual_ns = max(duration_ns, self._usual_ns - (self._usual_ns >> 3))
 
 
-class Outstanding:
-    """The executions of one message. Each is known by the number of its first request."""
+_models: Final = logging.getLogger("repoagent.models")
 
-    def __init__(self, executions: Sequence[Sequence[int]], executed: Executed, returned: Returned | None) -> None:
-        self.numbers: Final = [number for execution in executions for number in execution]
-        self._left = {execution[0]: place for place, execution in enumerate(executions)}
-        self._first = self.numbers[0]
+
+class WorkItem:
+    """Executions for a process, each of one or more requests, under numbers that nothing else has.
+
+    Each execution is known by the number of its first request. Those that are ``returned`` were not begun; None: they
+    cannot be.
+    """
+
+    def __init__(
+        self,
+        executions: Sequence[Sequence[InferRequest]],
+        numbers: Iterator[int],
+        executed: Executed,
+        returned: Returned | None,
+    ) -> None:
+        self._executions = [[(next(numbers), request) for request in requests] for requests in executions]
+        self.requests: Final = [entry for execution in self._executions for entry in execution]
+        self.numbers: Final = [number for number, _ in self.requests]
+        self._left = {execution[0][0]: place for place, execution in enumerate(self._executions)}
         self._executed = executed
         self._returned = returned
+        self.packer: Final = Packer()
+        self.body: list[Any] = []
+        self.over: Callable[[Exception | None], None] = lambda _: None
+        """Called when the process can be given others, by the one that began it without waiting."""
+
+    def write(self) -> None:
+        """Make ``body``.
+
+        Raises:
+            RepoAgentError, TypeError, ValueError: a request cannot be written.
+        """
+        bodies = [[request_body(*entry, self.packer) for entry in execution] for execution in self._executions]
+        self.body = [_models.getEffectiveLevel(), bodies]
 
     @property
-    def over(self) -> bool:
+    def complete(self) -> bool:
         """Whether something is known of every execution."""
         return not self._left
 
@@ -80,7 +107,7 @@ class Outstanding:
         """
         if self._returned is None:
             return []
-        return [number for number in self._left if number > max(begun, self._first)]
+        return [number for number in self._left if number > max(begun, self.numbers[0])]
 
     def give_all_back(self) -> None:
         """Nothing was sent of it."""
@@ -94,48 +121,10 @@ class Outstanding:
         Raises:
             ProtocolError: they were not given, or had been heard of.
         """
-        if self._returned is None or len(set(numbers)) < len(numbers) or not self._sent_ahead(numbers):
+        ahead = all(number in self._left and number != self.numbers[0] for number in numbers)
+        if self._returned is None or len(set(numbers)) < len(numbers) or not ahead:
             raise ProtocolError("requests come back that were not sent ahead")
         self._returned([self._left.pop(number) for number in numbers])
-
-    def _sent_ahead(self, numbers: Sequence[int]) -> bool:
-        return all(number in self._left and number != self._first for number in numbers)
-
-
-_models: Final = logging.getLogger("repoagent.models")
-
-
-class WorkItem:
-    """Executions for a process, each of one or more requests, under numbers that nothing else has."""
-
-    def __init__(
-        self,
-        executions: Sequence[Sequence[InferRequest]],
-        numbers: Iterator[int],
-        executed: Executed,
-        returned: Returned | None,
-    ) -> None:
-        self._executions = [[(next(numbers), request) for request in requests] for requests in executions]
-        self.outstanding: Final = Outstanding(
-            [[number for number, _ in execution] for execution in self._executions], executed, returned
-        )
-        self.packer: Final = Packer()
-        self.body: list[Any] = []
-        self.over: Callable[[Exception | None], None] = _nothing
-        """Called when the process can be given others, by the one that began it without waiting."""
-
-    @property
-    def requests(self) -> list[tuple[int, InferRequest]]:
-        return [entry for execution in self._executions for entry in execution]
-
-    def write(self) -> None:
-        """Make ``body``.
-
-        Raises:
-            RepoAgentError, TypeError, ValueError: a request cannot be written.
-        """
-        bodies = [[request_body(*entry, self.packer) for entry in execution] for execution in self._executions]
-        self.body = [_models.getEffectiveLevel(), bodies]
 
 
 class UnsentAnswer(NamedTuple):
@@ -150,22 +139,18 @@ class UnsentAnswer(NamedTuple):
         self.request.send(self.response, bool(self.final))
 
 
-def _nothing(_: Exception | None) -> None:
-    """A caller that waits for it is not called."""
-
-
 class OpenRequests:
     """Finds the request of each answer, and fails what a process that has ended leaves behind.
 
-    The questions whether the model is ready share the numbers. Implements ``Requests``, for what a process reports.
+    The questions whether the model is ready share the numbers.
     """
 
     def __init__(self, name: str, model_version: str) -> None:
         self._name = name
         self._model_version = model_version
         self._open: dict[int, InferRequest] = {}
-        self._outstanding: Outstanding | None = None
-        """Those of the open requests whose thread or loop deals with the end of the process itself."""
+        self._admitted: WorkItem | None = None
+        """Of the open requests, those whose thread or loop deals with the end of the process itself."""
         self._questions: dict[int, Future[bool]] = {}
         self.numbers: Final = itertools.count(1)
         """Where the numbers come from."""
@@ -174,17 +159,18 @@ class OpenRequests:
 
     def admit(self, item: WorkItem) -> None:
         """The process is about to be given ``item``."""
-        self._outstanding = item.outstanding
+        self._admitted = item
         self._open.update(item.requests)
 
     def withdraw(self, item: WorkItem) -> None:
         """Nothing was done of ``item``."""
-        self._drop(item.outstanding.numbers)
-        self._outstanding = None
+        for number in item.numbers:
+            self._open.pop(number, None)
+        self._admitted = None
 
     def free(self) -> None:
         """What was admitted is over, and something else can be. Its late answers still find their requests."""
-        self._outstanding = None
+        self._admitted = None
 
     def answer(self, body: list[Any], message: Message) -> UnsentAnswer | None:
         """The answer in ``body``, for its request; None if the request has had its last one."""
@@ -217,8 +203,8 @@ class OpenRequests:
         Raises:
             ProtocolError: they were not given, or have been answered: another process would execute them again.
         """
-        outstanding = self._outstanding
-        if outstanding is None:
+        admitted = self._admitted
+        if admitted is None:
             raise ProtocolError("requests come back that were not sent ahead")
         taken: dict[int, InferRequest] = {}
         try:
@@ -227,7 +213,7 @@ class OpenRequests:
                 if request is None:
                     raise ProtocolError("requests come back that were not sent ahead")
                 taken[number] = request
-            outstanding.give_back(numbers)
+            admitted.give_back(numbers)
         except BaseException:
             self._open.update(taken)  # They are failed with the process.
             raise
@@ -254,8 +240,8 @@ class OpenRequests:
             if question is not None:
                 question.set_exception(UnavailableError(f"Stub process '{self._name}' is not healthy"))
         numbers = list(self._open)
-        outstanding = self._outstanding  # Read last: what is admitted meanwhile is set here before it is open.
-        kept = set(outstanding.numbers if outstanding is not None else ())
+        admitted = self._admitted  # Read last: what is admitted meanwhile is set here before it is open.
+        kept = set(admitted.numbers if admitted is not None else ())
         self.fail_unhealthy([number for number in numbers if number not in kept])
 
     def ask_ready(self) -> tuple[int, Future[bool]]:
@@ -280,7 +266,3 @@ class OpenRequests:
             question.set_exception(InternalError(error))
         else:
             question.set_result(ready)
-
-    def _drop(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._open.pop(number, None)

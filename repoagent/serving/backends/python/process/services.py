@@ -5,16 +5,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.public_text import writable
 from repoagent.serving.backends.python.model.context import CoreAccess
-from repoagent.serving.backends.python.process.channel import Kind, Message, Payload
+from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.open_requests import OpenRequests
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -116,26 +117,13 @@ def _plain(text: str, longest: int) -> str:
     return writable(cut)
 
 
-class Requests(Protocol):
-    """The requests that a child is working on."""
-
-    def respond(self, body: list[Any], message: Message) -> None:
-        """Pass a response of a decoupled model on."""
-
-    def is_cancelled(self, number: int) -> bool: ...
-
-    def take_back(self, numbers: list[int]) -> None:
-        """The child has not begun these, and is not going to."""
-
-    def answer_ready(self, number: int, ready: bool, error: str) -> None:
-        """The answer to the question ``number`` whether the model is ready; ``error``: what its code raised."""
-
-
 class Services:
     """Serves one child process, on the thread that supervises it. Nothing here waits for anybody, but for an ensemble
     that holds a decoupled model back: then the child waits, too."""
 
-    def __init__(self, core: CoreAccess, requests: Requests, model_name: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, core: CoreAccess, requests: OpenRequests, model_name: str, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._core = core
         self._requests = requests
         self._model_name = model_name
@@ -272,21 +260,10 @@ _REPORTS: Final[dict[str, Callable[[metrics.Metric, float], None]]] = {
 }
 
 
-class Asker(Protocol):
-    """The other process, which has made a request."""
-
-    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
-        """Send it something, without waiting; nothing to one that has gone.
-
-        Raises:
-            OSError: ``payload`` cannot be handed over.
-        """
-
-
 class CallSender:
     """Sends the answers to a request that another process made back to that process."""
 
-    def __init__(self, asker: Asker, number: int, request: InferRequest, done: Callable[[], object]) -> None:
+    def __init__(self, asker: ChildProcess, number: int, request: InferRequest, done: Callable[[], object]) -> None:
         self._asker = asker
         self._number = number
         self._request = request

@@ -113,8 +113,9 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     Raises:
         InternalError: it failed, or its process ended.
     """
-    services = Services(spec.core, _NoRequests(), spec.model_name, spec.limits)
-    child = new_child(spec, f"{spec.model_name}_autocomplete")
+    name = f"{spec.model_name}_autocomplete"
+    services = Services(spec.core, OpenRequests(name, spec.model_version), spec.model_name, spec.limits)
+    child = new_child(spec, name)
     child.set_handlers(services.handle, lambda _: services.abandon())
     result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
     # No one need wait for its end.
@@ -126,22 +127,6 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     if not (result is None or isinstance(result, dict)):
         raise _unreadable(child, "auto_complete_config")
     return result
-
-
-class _NoRequests:
-    """The requests of a process that gets none."""
-
-    def respond(self, body: list[Any], message: Message) -> None:
-        raise ProtocolError("there is no request to respond to")
-
-    def is_cancelled(self, number: int) -> bool:
-        return False
-
-    def take_back(self, numbers: list[int]) -> None:
-        raise ProtocolError("there is no request to give back")
-
-    def answer_ready(self, number: int, ready: bool, error: str) -> None:
-        raise ProtocolError("its readiness was not asked for")
 
 
 _ATTEMPTS: Final = 5

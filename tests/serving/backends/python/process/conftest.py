@@ -158,7 +158,7 @@ class Serving:
 
     def messages(self) -> int:
         """How many messages the first process has been sent."""
-        sent: int = self.instances[0]._inner.child.work.sent
+        sent: int = self.instances[0]._inner.supervisor.child.work.sent
         return sent
 
     def let_go(self) -> None:

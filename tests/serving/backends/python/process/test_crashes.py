@@ -79,7 +79,7 @@ def test_whatever_kills_the_process_its_requests_fail_and_the_next_ones_do_not(
 
 def test_a_process_that_dies_while_it_has_nothing_to_do_costs_no_request(run_in_process_of_its_own: Any) -> None:
     model = run_in_process_of_its_own(MODEL)
-    child = model.instance.child
+    child = model.instance.supervisor.child
     first = pid(model)
     os.kill(first, signal.SIGKILL)
     assert child.exited.wait(60)

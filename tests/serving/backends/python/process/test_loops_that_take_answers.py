@@ -55,7 +55,7 @@ def on_loop(loop: LoopThread, answers: list[Located]) -> bool:
 @contextmanager
 def stopped(serving: Serving) -> Iterator[None]:
     """The process does nothing meanwhile."""
-    pid = serving.instances[0]._inner.child.pid
+    pid = serving.instances[0]._inner.supervisor.child.pid
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -66,12 +66,12 @@ def stopped(serving: Serving) -> Iterator[None]:
 def asked_back_before_sent(serving: Serving) -> None:
     """What the process is given from now on is asked back just before it is sent, and the question is heard first."""
     instance = serving.instances[0]._inner
-    channel = instance.child.work
+    channel = instance.supervisor.child.work
     send = channel.send
 
     def overtaken(kind: Kind, body: Any, payload: Any = None) -> None:
         if kind == Kind.EXECUTE:
-            instance.child.send(Kind.RETURN, body[1][-1][-1][0])
+            instance.supervisor.child.send(Kind.RETURN, body[1][-1][-1][0])
             with pytest.raises(InternalError, match="is_ready"):  # It answers a question behind that; it has none.
                 instance.is_ready()
         send(kind, body, payload)
@@ -196,7 +196,7 @@ def test_a_crash_costs_what_had_begun_and_nothing_behind_it(serve: Serve, new_lo
 def test_a_process_that_was_killed_while_idle_costs_nothing(serve: Serve, new_loop: NewLoop) -> None:
     serving, loop = serve(), new_loop()
     assert ask(serving, loop, 10.0)[1][0].value == 10.0
-    child = serving.instances[0]._inner.child
+    child = serving.instances[0]._inner.supervisor.child
     os.kill(child.pid, signal.SIGKILL)
     assert child.exited.wait(60)
     for value in (11.0, 12.0):

@@ -12,7 +12,6 @@ from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.open_requests import (
     OpenRequests,
-    Outstanding,
     RequestsAhead,
     UnsentAnswer,
     WorkItem,
@@ -92,12 +91,12 @@ def test_the_end_of_a_process_leaves_what_is_admitted_meanwhile(open_requests: O
 def test_a_request_that_was_withdrawn_is_not_open(open_requests: OpenRequests, answers: Answers) -> None:
     item = _admitted(open_requests, answers, 1)
     open_requests.withdraw(item)
-    open_requests.fail(item.outstanding.numbers, InternalError("late"))
+    open_requests.fail(item.numbers, InternalError("late"))
     assert not answers
 
 
 def test_what_comes_back_must_have_been_sent_ahead(open_requests: OpenRequests, answers: Answers) -> None:
-    first, second = _admitted(open_requests, answers, 2).outstanding.numbers
+    first, second = _admitted(open_requests, answers, 2).numbers
     with pytest.raises(ProtocolError):
         open_requests.take_back([first])
     open_requests.take_back([second])
@@ -107,7 +106,7 @@ def test_what_comes_back_must_have_been_sent_ahead(open_requests: OpenRequests, 
 
 
 def test_what_was_answered_does_not_come_back(open_requests: OpenRequests, answers: Answers) -> None:
-    _, second, third = _admitted(open_requests, answers, 3).outstanding.numbers
+    _, second, third = _admitted(open_requests, answers, 3).numbers
     open_requests.fail([second], InternalError("answered"))
     with pytest.raises(ProtocolError):
         open_requests.take_back([second, third])
@@ -159,7 +158,7 @@ class _Race:
         self.returned: list[int] = []
         item = WorkItem([(one,) for one in asked], requests.numbers, lambda *_: None, self.returned.extend)
         requests.admit(item)
-        _, second, self._third = item.outstanding.numbers
+        _, second, self._third = item.numbers
         self._requests = requests
         self._left = step
         self.heard: list[UnsentAnswer | None] = []
@@ -187,16 +186,15 @@ MS = 1_000_000
 
 
 class Heard:
-    """What was reported of outstanding executions."""
+    """What was reported of item executions."""
 
     def __init__(self) -> None:
         self.executed: list[tuple[int, int, int]] = []
         self.returned: list[int] = []
 
-    def message(self, *numbers: int) -> Outstanding:
-        return Outstanding(
-            [[number] for number in numbers], lambda *moment: self.executed.append(moment), self.returned.extend
-        )
+    def message(self, *numbers: int) -> WorkItem:
+        requests = [(InferRequest(Asked("m", inputs={})),) for _ in numbers]
+        return WorkItem(requests, iter(numbers), lambda *moment: self.executed.append(moment), self.returned.extend)
 
 
 def test_a_model_is_given_one_request_at_a_time_until_it_is_known_to_be_quick() -> None:
@@ -241,12 +239,12 @@ def test_no_duration_that_a_process_reports_breaks_the_limit(duration: int) -> N
 
 def test_a_message_is_over_when_each_execution_was_heard_of() -> None:
     heard = Heard()
-    outstanding = heard.message(5, 6, 7)
-    outstanding.note(5, 1, 2)
-    outstanding.give_back([7])
-    over = [outstanding.over]
-    outstanding.note(6, 3, 4)
-    assert [*over, outstanding.over] == [False, True]
+    item = heard.message(5, 6, 7)
+    item.note(5, 1, 2)
+    item.give_back([7])
+    over = [item.complete]
+    item.note(6, 3, 4)
+    assert [*over, item.complete] == [False, True]
     assert heard.executed == [(0, 1, 2), (1, 3, 4)]
     assert heard.returned == [2]
 
@@ -254,18 +252,18 @@ def test_a_message_is_over_when_each_execution_was_heard_of() -> None:
 @pytest.mark.parametrize("numbers", [[5], [8], [6, 6], [6, 8], [True], ["6"]], ids=str)
 def test_a_process_cannot_give_back_what_was_not_sent_ahead(numbers: list[int]) -> None:
     heard = Heard()
-    outstanding = heard.message(5, 6, 7)
-    outstanding.note(7, 1, 2)
+    item = heard.message(5, 6, 7)
+    item.note(7, 1, 2)
     with pytest.raises(ProtocolError, match="that were not sent ahead"):
-        outstanding.give_back(numbers)
+        item.give_back(numbers)
     assert heard.returned == []
 
 
 def test_a_process_cannot_report_an_execution_twice() -> None:
-    outstanding = Heard().message(5, 6)
-    outstanding.note(5, 1, 2)
+    item = Heard().message(5, 6)
+    item.note(5, 1, 2)
     with pytest.raises(LookupError):
-        outstanding.note(5, 1, 2)
+        item.note(5, 1, 2)
 
 
 @pytest.mark.parametrize(("begun", "left"), [(0, [6, 7]), (5, [6, 7]), (6, [7]), (7, []), ((1 << 64) - 1, [])])
@@ -274,8 +272,8 @@ def test_what_another_process_may_do_never_has_the_first_one(begun: int, left: l
 
 
 def test_a_single_execution_comes_back_from_nowhere() -> None:
-    outstanding = Outstanding([[5, 6]], lambda *_: None, None)
-    assert not outstanding.divisible
-    assert outstanding.not_begun(0) == []
+    item = WorkItem([[InferRequest(Asked("m", inputs={}))] * 2], iter((5, 6)), lambda *_: None, None)
+    assert not item.divisible
+    assert item.not_begun(0) == []
     with pytest.raises(ProtocolError):
-        outstanding.give_back([6])
+        item.give_back([6])

@@ -192,7 +192,7 @@ class TritonPythonModel:
         assert (given == number).all()
         outputs.append(answers.responses[0].outputs["y"].array)
     assert all((array == number + 1).all() for number, array in enumerate(outputs))
-    assert model.instance.child.arena.used_blocks == 20  # What the model keeps, it has.
+    assert model.instance.supervisor.child.arena.used_blocks == 20  # What the model keeps, it has.
 
 
 @pytest.mark.slow
@@ -207,12 +207,12 @@ class TritonPythonModel:
         sender.send(flags=1)
 """
     model = run_in_process_of_its_own(body, DECOUPLED)
-    mapping = model.instance.child.mapping
+    mapping = model.instance.supervisor.child.mapping
     for _ in range(2):
         model.instance.execute((InferRequest(Asked("m", {"x": Tensor.of(np.zeros(9000, np.float32))}), Dropping()),))
     # 200 responses of a megabyte each went through this.
     assert sum(len(memory) for memory in mapping._maps.values()) < 32 << 20
-    assert model.instance.child.arena.total_bytes <= 1 << 20
+    assert model.instance.supervisor.child.arena.total_bytes <= 1 << 20
 
 
 class Dropping:

@@ -116,7 +116,7 @@ class Soak:
         self._seed = seed
         self._lock = threading.Lock()
         instances = [entry for entry in gc.get_objects() if type(entry) is ProcessInstance]
-        self._victims = [entry for entry in instances if entry.child and not entry.child.exited.is_set()]
+        self._victims = [entry for entry in instances if entry.supervisor.child and not entry.supervisor.child.exited.is_set()]
         self.report = Report()
 
     def run(self) -> None:
@@ -158,7 +158,7 @@ class Soak:
                 self.report.faults.append(f"{model}: {outcome}")
 
     def _kill(self, chance: random.Random) -> None:
-        child = chance.choice(self._victims).child
+        child = chance.choice(self._victims).supervisor.child
         if child is None:
             return
         with child._reaping:  # Else it may end meanwhile, and its number be another process's.
@@ -200,7 +200,7 @@ def soak(share: float, seed: int) -> Report:
             soaking.run()
             report = soaking.report
             report.faults += list(grown(memory))
-            children = [child for instance in soaking._victims if (child := instance.child) is not None]
+            children = [child for instance in soaking._victims if (child := instance.supervisor.child) is not None]
         del soaking
         report.faults += [f"process {child.pid} is left" for child in children if not child.exited.is_set()]
         children.clear()

@@ -27,7 +27,7 @@ def test_all_of_them_run_before_the_first_instance_is_made(write_model: Any, tmp
     children = dict(model._started)
     assert len({child.pid for child in children.values()}) == 3
     instance: Any = model.create_instance(InstanceSpec("m_0_1", "CPU"))
-    assert instance.child is children["m_0_1"]
+    assert instance.supervisor.child is children["m_0_1"]
     model.close()
     assert [child.exited.is_set() for child in children.values()] == [True, False, True]
     instance.close()
