@@ -20,7 +20,7 @@ BackendFactory = Callable[[Mapping[str, str]], Backend]
 BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "onnxruntime": "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend",
-        "python": "repoagent.serving.backends.python:PythonBackend",
+        "python": "repoagent.serving.backends.python.backend:PythonBackend",
         "tensorrt": "repoagent.serving.backends.tensorrt:TensorRtBackend",
     }
 )
@@ -138,11 +138,7 @@ class _Limited(Protocol):
     """Those of the server, set before anything is asked of the backend."""
 
 
-@runtime_checkable
-class _CoreUser(Protocol):
-    def bind(self, core: object) -> None: ...
-
-
 def _bind(backend: Backend, core: object | None) -> None:
-    if core is not None and isinstance(backend, _CoreUser):
-        backend.bind(core)
+    bind = getattr(backend, "bind", None)
+    if core is not None and bind is not None:
+        bind(core)

@@ -185,11 +185,10 @@ class Assistant:
             if isinstance(task, Step):
                 self._make(task)
             else:
-                self._answer(*task)
+                instance, batch = task
+                instance.answer(batch)
+                del instance, batch
             del task  # While this thread waits, it keeps no request's tensors in memory.
-
-    def _answer(self, instance: Instance, batch: Batch) -> None:
-        instance.answer(batch)
 
     def _next(self) -> tuple[Instance, Batch] | Step | None:
         """A batch to answer, else what a batch is to be made of, waiting for it; None to end."""

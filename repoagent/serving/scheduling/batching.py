@@ -145,10 +145,6 @@ class BatchWorkers:
         else:
             self._assistant.execute(instance, step.batch)
 
-    def stop(self) -> None:
-        """Let running batches end and the threads with them; take nothing more out of the source."""
-        stop_all((self,))
-
     def _dismiss(self) -> None:
         with self._changed:
             self._stopped = True
@@ -158,7 +154,7 @@ class BatchWorkers:
 
 
 def stop_all(lanes: Sequence[BatchWorkers]) -> None:
-    """:meth:`BatchWorkers.stop` of all, at once."""
+    """Let running batches end and the threads with them, of all at once; take nothing more out of the sources."""
     for workers in lanes:
         workers._dismiss()
     # Bounded: a request that never ends must not hang the unload; its worker ends with it.
@@ -264,7 +260,7 @@ class DynamicBatchScheduler(PooledScheduler):
             self._closed = True
         self._watcher.stop()
         self._pool.close()
-        self._workers.stop()
+        stop_all((self._workers,))
         with self._lock:
             left_over = self._queue.drain()
         for request in left_over:

@@ -18,7 +18,7 @@ from repoagent.serving.scheduling.batching import BatchWorkers, stop_all
 from repoagent.serving.scheduling.rate_limiter import new_pool
 from repoagent.serving.scheduling.scheduler import Scheduler
 from repoagent.serving.scheduling.sequence_controls import SequenceControls, SequenceStates
-from repoagent.serving.scheduling.sequence_slots import DirectSettings, DirectSlots, OldestSlots
+from repoagent.serving.scheduling.sequence_slots import DirectSlots, OldestSlots
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser, Watcher
 from repoagent.serving.scheduling.wrappers import OrderKeeper
@@ -78,7 +78,7 @@ class SequenceScheduler(Scheduler):
 
     def _source(self, config: "ModelConfig", slots: list[Slot]) -> DirectSlots | OldestSlots:
         if not config.sequence_batching.HasField("oldest"):
-            return DirectSlots(slots, self._table, self._controls, DirectSettings.of(config))
+            return DirectSlots(slots, self._table, self._controls, config.sequence_batching.direct)
         settings = BatchSettings.of(config)
         keeper = OrderKeeper() if settings.preserve_ordering else None
         batcher = BatchQueue(settings, self._rule)
@@ -201,7 +201,7 @@ class IterativeScheduler(Scheduler):
 
     def __init__(self, model_name: str, config: "ModelConfig", inner: SequenceScheduler) -> None:
         super().__init__(model_name)
-        self._inner = inner
+        self.inner = inner
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._texts = _ids_are_texts(config)
@@ -210,7 +210,7 @@ class IterativeScheduler(Scheduler):
 
     @property
     def waiting(self) -> int:
-        return self._inner.waiting
+        return self.inner.waiting
 
     def submit(self, request: InferRequest) -> None:
         _Iterations(request, self._begin(request.asked.correlation_id), self).go_on(first=True)
@@ -224,20 +224,16 @@ class IterativeScheduler(Scheduler):
             self._ids.add(sequence)
         return sequence
 
-    def execute(self, turn: InferRequest) -> None:
-        """Have the next request of a sequence executed."""
-        self._inner.submit(turn)
-
     def end(self, sequence: int | str) -> None:
         """The sequence has no further request."""
-        self._inner.end(sequence)
+        self.inner.end(sequence)
         with self._lock:
             self._ids.discard(sequence)
 
     # retire does nothing: the requests that have come still have requests to their sequences.
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
 
 class _Iterations:
@@ -266,7 +262,7 @@ class _Iterations:
         turn.output_places = request.output_places
         request.on_cancel = turn.cancel
         turn.cancelled = request.cancelled  # Perhaps since it was copied.
-        self._scheduler.execute(turn)
+        self._scheduler.inner.submit(turn)
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         if final and self._turn.rescheduled:

@@ -65,8 +65,7 @@ class SequenceStates:
 
     def blank(self, held: Mapping[str, Tensor], request: InferRequest) -> dict[str, Tensor]:
         """States for an empty slot beside that of ``request``."""
-        inputs = self.inputs(held, request)
-        return {name: Tensor(item.data_type, blank(item.data_type, item.array.shape)) for name, item in inputs.items()}
+        return _blanks(self.inputs(held, request))
 
     def wanted(self, requested: tuple[str, ...]) -> tuple[str, ...]:
         """The outputs to ask the model for, where the client asks for ``requested`` (nothing: for all)."""
@@ -184,7 +183,10 @@ class SequenceControls:
 
     def placeholder(self, like: InferRequest, slot: Slot) -> InferRequest:
         """A request that is not ready: the inputs of ``like`` in ``slot``, with zeros or empty texts in them."""
-        inputs = {name: Tensor(tensor.data_type, _blank(tensor)) for name, tensor in like.inputs.items()}
+        inputs = {
+            name: Tensor(tensor.data_type, blank(tensor.data_type, tensor.array.shape))
+            for name, tensor in like.inputs.items()
+        }
         states = self.states.blank(slot.states, like) if self.states is not None else {}
         no_sequence: int | str = "" if self._takes_text else 0
         return InferRequest(
@@ -199,10 +201,9 @@ class SequenceControls:
         )
 
 
-def _blank(tensor: Tensor) -> Array:
-    if tensor.data_type is DataType.BYTES:
-        return np.full(tensor.array.shape, b"", object)
-    return np.zeros_like(tensor.array)
+def _blanks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Zeros or empty texts in the shapes of ``tensors``."""
+    return {name: Tensor(it.data_type, blank(it.data_type, it.array.shape)) for name, it in tensors.items()}
 
 
 class _SlotSender(LayerSender):

@@ -1,7 +1,6 @@
 """Oldest sequence batching: batches are made of the oldest requests of all sequences, at most one of each."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,34 +12,25 @@ from repoagent.serving.scheduling.steps import Entry, Refusal, Step
 from repoagent.serving.scheduling.wrappers import OrderKeeper
 
 if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelSequenceBatching
 
-
-@dataclass(frozen=True, slots=True)
-class DirectSettings:
-    """When a batch goes that does not fill all slots."""
-
-    delay_ns: int = 0
-    """How long a request may wait for those in other slots."""
-    utilization: float = 0.0
-    """Share of the slots that must be filled for a batch to go earlier; 0: it goes in any case."""
-
-    @classmethod
-    def of(cls, config: "ModelConfig") -> "DirectSettings":
-        direct = config.sequence_batching.direct
-        return cls(direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization)
+    StrategyDirect = ModelSequenceBatching.StrategyDirect
 
 
 class DirectSlots:
-    """The slots of one instance; a :class:`~.steps.BatchSource`. Not thread-safe."""
+    """The slots of one instance; a :class:`~.steps.BatchSource`. Not thread-safe.
+
+    ``direct`` states when a batch goes that does not fill all of them.
+    """
 
     def __init__(
-        self, slots: list[Slot], table: SequenceTable, controls: SequenceControls, settings: DirectSettings
+        self, slots: list[Slot], table: SequenceTable, controls: SequenceControls, direct: "StrategyDirect"
     ) -> None:
         self._slots = slots
         self._table = table
         self._controls = controls
-        self._settings = settings
+        self._delay_ns = direct.max_queue_delay_microseconds * 1000
+        self._utilization = direct.minimum_slot_utilization
 
     def __len__(self) -> int:
         return sum(len(slot.queue) for slot in self._slots)
@@ -59,8 +49,8 @@ class DirectSlots:
         if not ready:
             return Step((), refusals)
         oldest = min(entry.enqueued_ns for _, entry in ready)
-        wake = oldest + self._settings.delay_ns
-        if len(ready) / len(self._slots) < self._settings.utilization and now_ns < wake:
+        wake = oldest + self._delay_ns
+        if len(ready) / len(self._slots) < self._utilization and now_ns < wake:
             return Step((), refusals, wake)
         return Step(self._collect(ready, now_ns, refusals), refusals)
 
@@ -85,7 +75,7 @@ class DirectSlots:
                 continue
             slot, entry = fitting[index]
             slot.queue.popleft()
-            batch.append(put_into_slot(entry.request, slot, self._controls, _nothing))
+            batch.append(put_into_slot(entry.request, slot, self._controls, lambda: None))
             if entry.request.asked.sequence_end:
                 refusals += [Refusal.cancelled(other.request) for other in self._table.release(slot, now_ns)]
         return batch
@@ -109,10 +99,6 @@ class DirectSlots:
         for slot in self._slots:
             slot.queue.clear()
         return [entry.request for entry in entries]
-
-
-def _nothing() -> None:
-    """The next request of a slot is taken for the next batch anyway."""
 
 
 class OldestSlots:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
@@ -50,14 +49,16 @@ class InstanceChange:
 
 
 class InstanceSet:
-    """What ``make`` made for the instance groups of a configuration."""
+    """The instances of ``version``, none to begin with, made by ``model``.
 
-    def __init__(self, make: Callable[["ModelInstanceGroup", InstanceSpec], Instance]) -> None:
-        self._make = make
+    Each of them waits for the resources that its group names, if there is a ``limiter``.
+    """
+
+    def __init__(self, version: VersionContext, model: BackendModel, limiter: RateLimiter | None) -> None:
+        self._version = version
+        self._model = model
+        self._limiter = limiter
         self._present: dict[_Key, Instance] = {}
-
-    def __len__(self) -> int:
-        return len(self._present)
 
     @property
     def instances(self) -> list[Instance]:
@@ -87,6 +88,17 @@ class InstanceSet:
             undo.pop_all()
         return InstanceChange(added, tuple(key for key in self._present if key not in wanted))
 
+    def _make(self, group: ModelInstanceGroup, spec: InstanceSpec) -> Instance:
+        demand = None if self._limiter is None else Demand.of(group.rate_limiter, spec.device_id)
+        if self._limiter is None or demand is None:
+            return _instance(self._version, self._model, spec)
+        with ExitStack() as undo:
+            ticket = self._limiter.ticket(demand)
+            undo.callback(ticket.close)
+            instance = LimitedInstance(_instance(self._version, self._model, spec), ticket)
+            undo.pop_all()
+        return instance
+
     def apply(self, change: InstanceChange) -> Sequence[Instance]:
         """Take ``change`` over and return the instances that are to go; closing them is the caller's."""
         removed = [self._present.pop(key) for key in change.removed]
@@ -101,14 +113,6 @@ def _without_count(group: "ModelInstanceGroup") -> bytes:
     mine.ClearField("count")
     mine.ClearField("gpus")
     return mine.SerializeToString(deterministic=True)
-
-
-def new_instances(version: VersionContext, model: BackendModel, limiter: RateLimiter | None) -> InstanceSet:
-    """A set for the instances of ``version``, still empty.
-
-    Each of them waits for the resources that its group names, if there is a ``limiter``.
-    """
-    return InstanceSet(lambda group, spec: _limited(partial(_instance, version, model, spec), group, spec, limiter))
 
 
 def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) -> Instance:
@@ -126,24 +130,6 @@ def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) 
             f"'{config.backend}': its models get the requests of a batch one by one"
         )
     return NativeInstance(version, inner)
-
-
-def _limited(
-    make: Callable[[], Instance],
-    group: ModelInstanceGroup,
-    spec: InstanceSpec,
-    limiter: RateLimiter | None,
-) -> Instance:
-    """A new instance; it waits for the resources that its group names, if the server has a limiter."""
-    demand = Demand.of(group.rate_limiter, spec.device_id) if limiter is not None else None
-    if limiter is None or demand is None:
-        return make()
-    with ExitStack() as undo:
-        ticket = limiter.ticket(demand)
-        undo.callback(ticket.close)
-        instance = LimitedInstance(make(), ticket)
-        undo.pop_all()
-    return instance
 
 
 def new_scheduler(

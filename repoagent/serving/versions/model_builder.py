@@ -34,7 +34,7 @@ from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.versions.config_limits import check_limits, meaningless_settings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
-from repoagent.serving.versions.instance_set import new_instances, new_scheduler
+from repoagent.serving.versions.instance_set import InstanceSet, new_scheduler
 from repoagent.serving.versions.reuse import Built, Kept, Present, keep
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
@@ -222,7 +222,8 @@ class ModelBuilder:
         """
         for remaining in range(self.retries, -1, -1):
             try:
-                return self._build_version(name, copy(config), files, version, cancelled)
+                with loading_until(name, cancelled), opening_within(self.limits, cancelled):
+                    return self._build_version(name, copy(config), files, version, cancelled)
             except CancelledError:
                 raise
             except Exception as error:
@@ -234,12 +235,6 @@ class ModelBuilder:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _build_version(
-        self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
-    ) -> ServedModel:
-        with loading_until(name, cancelled), opening_within(self.limits, cancelled):
-            return self._build_watched(name, config, files, version, cancelled)
-
-    def _build_watched(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
         _refuse_unsupported(name, config)
@@ -269,7 +264,7 @@ class ModelBuilder:
     ) -> ServedModel:
         labels = read_labels(version.config, files, self.limits)
         states = SequenceStates.of(version.config, files)
-        instances = new_instances(version, model, self.limiter)
+        instances = InstanceSet(version, model, self.limiter)
         change = instances.prepare(version.config, cancelled)
         with ExitStack() as undo:
             undo.callback(change.discard)

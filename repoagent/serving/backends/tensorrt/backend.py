@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class TensorRtModel(BackendModel):
-    """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
+    """One version of a plan, open on each device of an instance."""
 
     def __init__(
         self, config: "ModelConfig", platform: "CudaPlatform", open_on: Callable[[int], "TensorRtEngine"]

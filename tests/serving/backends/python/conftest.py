@@ -13,7 +13,7 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError
-from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.backends.python.backend import PythonBackend
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse

@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.backends.python.backend import PythonBackend
 
 EMPTY = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 

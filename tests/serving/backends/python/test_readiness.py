@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.python import PythonBackend
-from repoagent.serving.backends.python.backend import Readiness
+from repoagent.serving.backends.python.backend import PythonBackend, Readiness
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 

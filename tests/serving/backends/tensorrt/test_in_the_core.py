@@ -18,7 +18,7 @@ from repoagent.serving.instances.instance import VersionContext
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.versions.instance_set import new_instances
+from repoagent.serving.versions.instance_set import InstanceSet
 from tests.engines.models import matmul, twice
 from tests.engines.standin import StandInPlatform
 from tests.serving.backends.tensorrt.kit import GPU, load, plan, rows
@@ -125,7 +125,7 @@ def test_many_clients_at_once_get_their_own_numbers(server: Server, most: int, c
 def test_runs_overlap_only_where_there_is_memory_for_two(config: str, overlaps: bool) -> None:
     complete, model = load(plan(matmul(), rows(1, 4, x=(4,))), config)
     version = VersionContext("m", 1, complete, ModelStatistics())
-    change = new_instances(version, model, None).prepare(complete, lambda: False)
+    change = InstanceSet(version, model, None).prepare(complete, lambda: False)
     (instance,) = change.added.values()
     assert (Capability.OVERLAPS in instance.capabilities) is overlaps
     assert model.create_instance(GPU).depth == 1 + overlaps

@@ -287,18 +287,12 @@ class PreferredMemory:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """The input called ``name``, or None."""
-    for tensor in inference_request.inputs():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
     """The output called ``name``, or None."""
-    for tensor in inference_response.output_tensors():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:

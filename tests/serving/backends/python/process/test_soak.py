@@ -116,7 +116,9 @@ class Soak:
         self._seed = seed
         self._lock = threading.Lock()
         instances = [entry for entry in gc.get_objects() if type(entry) is ProcessInstance]
-        self._victims = [entry for entry in instances if entry.supervisor.child and not entry.supervisor.child.exited.is_set()]
+        self._victims = [
+            entry for entry in instances if entry.supervisor.child and not entry.supervisor.child.exited.is_set()
+        ]
         self.report = Report()
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InternalError
-from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.backends.python.backend import PythonBackend
 from repoagent.serving.instances.backend import InstanceSpec
 
 CONFIG = """
