@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from repoagent_llm.builder.architecture import read_architecture
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.builder.weights import Weights
+from repoagent_llm.builder.weights import Linear, Weights, _stacked
 
 from llm.tests.tiny_checkpoints import tiny_checkpoint
 
@@ -81,3 +81,13 @@ def test_the_text_part_of_a_model_that_takes_images_is_read(rewritten: Callable[
     norm = weights.layer(2).after_mlp
     assert norm is not None
     assert abs(norm.scale.mean() - 1) < 0.2  # it is stored as a difference to one
+
+
+def test_layers_in_blocks_of_different_kinds_are_stacked_as_numbers() -> None:
+    scales, matrix = np.ones((4, 1, 1), np.float32), np.ones((4, 32), np.float32)
+    four = Linear(matrix, blocks=(np.zeros((4, 1, 16), np.uint8), scales))
+    eight = Linear(matrix, blocks=(np.zeros((4, 1, 32), np.int8), scales))
+    for other, kept in ((four, True), (eight, False), (Linear(matrix), False)):
+        stacked = _stacked([four, other])
+        assert stacked.matrix.shape == (8, 32)
+        assert (stacked.blocks is not None) == kept
