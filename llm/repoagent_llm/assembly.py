@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from repoagent.turns import Seat, Turns
 from repoagent_llm.draft_target import check_vocabularies, speculation_of
 from repoagent_llm.engine.block_store import BlockStore
 from repoagent_llm.engine.blocks import BlockBudget, Budget, PageBudget
@@ -26,7 +27,6 @@ from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
-from repoagent_llm.engine.turns import Seat, Turns
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for

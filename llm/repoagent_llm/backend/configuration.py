@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from repoagent import turns
 from repoagent.errors import InvalidArgumentError, UnsupportedError, did_you_mean
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.names import join_inside
@@ -21,7 +22,6 @@ from repoagent_llm import (
     PeftCacheConfig,
     RunnerOptions,
     SchedulerConfig,
-    Turns,
 )
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.lora.peft import PEFT_CONFIG
@@ -137,8 +137,6 @@ ADAPTERS: Final = "adapters"
 """The folder of a version that has adapters."""
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _THREADS: Final = "intra_op_thread_count"
-_TURNS: Final = Turns()
-"""Of all models of this process that have the cores to themselves, one at a time."""
 
 
 def executor_config(
@@ -187,7 +185,7 @@ def executor_config(
     options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)
     vars(config)["runner_options"] = options
     if models_at_once is None and parameters.number(_THREADS) is None:
-        vars(config)["turns"] = _TURNS
+        vars(config)["turns"] = turns.PROCESS
     if (draft := parameters.text("speculative_model_dir")) is not None:
         length = _or(parameters.number("max_draft_len"), 3)
         vars(config)["speculative_config"] = DraftTargetDecodingConfig(length, join_inside(folder, draft))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.turns import Seat
 from repoagent_llm.engine.batch_sampler import BatchSampler
 from repoagent_llm.engine.blocks import Budget
 from repoagent_llm.engine.debug_tensors import DebugTensors
@@ -27,7 +28,6 @@ from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sampling import likeliest, log_softmax
 from repoagent_llm.engine.token_sequence import TokenSequence
-from repoagent_llm.engine.turns import Seat
 from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, Segment, StepResult
 from repoagent_llm.types.enums import FinishReason, RequestStage
 from repoagent_llm.types.executor_errors import CheckError, text_of

@@ -1,4 +1,5 @@
 import os
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from repoagent import turns
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.errors import (
+    CancelledError,
     InternalError,
     InvalidArgumentError,
     UnavailableError,
@@ -18,7 +21,7 @@ from repoagent.errors import (
 )
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.onnxruntime.backend import _TYPES, run_options, session_options
-from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.storage import DirectoryFiles
 
@@ -30,8 +33,8 @@ FileMaker = Callable[[Mapping[str, bytes]], Any]
 def open_model(memory_files: FileMaker) -> Callable[..., Any]:
     """Loads ``content`` as version 1, the configuration completed from it, and gives a runner."""
 
-    def load(content: bytes, text: str = "") -> Any:
-        backend, files = OnnxRuntimeBackend(), memory_files({"1/model.onnx": content})
+    def load(content: bytes, text: str = "", settings: Mapping[str, str] | None = None) -> Any:
+        backend, files = OnnxRuntimeBackend(settings), memory_files({"1/model.onnx": content})
         config = normalize(read_text('backend: "onnxruntime" ' + text), model_name="m")
         backend.auto_complete(config, files, 1)
         return backend.load(config, files, 1).create_instance(CPU)
@@ -308,3 +311,86 @@ def test_two_threads_can_use_one_session_at_once(open_model: Any, add_constant: 
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, range(500)))
+
+
+class AnnouncedTurns(turns.Turns):
+    """Releases ``waiting`` for each seat that has to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = threading.Semaphore(0)
+
+    def enter(self, seat: turns.Seat) -> bool:
+        waits = super().enter(seat)
+        if waits:
+            self.waiting.release()
+        return waits
+
+
+@pytest.fixture
+def process_turns(monkeypatch: pytest.MonkeyPatch) -> AnnouncedTurns:
+    found = AnnouncedTurns()
+    monkeypatch.setattr(turns, "PROCESS", found)
+    return found
+
+
+X = {"x": Tensor.of(np.zeros((1, 4), np.float32))}
+
+
+def test_a_run_waits_for_its_turn_where_models_take_turns(
+    open_model: Any, add_constant: Any, process_turns: AnnouncedTurns
+) -> None:
+    runner, step = open_model(add_constant(0.5), settings={"turns": "true"}), process_turns.seat()
+    step.take(generates=True)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(runner.run, X, ())
+        assert process_turns.waiting.acquire(timeout=120)
+        assert step.contended
+        step.rest()
+        step.leave()
+        assert answer.result(120)["y"].array.tolist() == [[0.5] * 4]
+    assert not process_turns.contended
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "takes"),
+    [
+        ("1", "", True),
+        ("false", "", False),
+        (None, "", False),
+        ("true", "instance_group { count: 2 kind: KIND_CPU }", False),
+        ("true", 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }', False),
+    ],
+)
+def test_models_that_leave_cores_to_others_take_no_turns(
+    open_model: Any, add_constant: Any, process_turns: AnnouncedTurns, setting: str | None, text: str, takes: bool
+) -> None:
+    runner = open_model(add_constant(0.5), text, {} if setting is None else {"turns": setting})
+    # What waits is not run by an event loop, and tells nothing of the time that a run takes.
+    assert (Capability.ONLY_COMPUTES in runner.capabilities) is not takes
+    assert (Capability.MAY_RUN_FOREVER in runner.capabilities) is takes
+    if not takes:
+        process_turns.seat().take()
+        runner.run(X, ())
+
+
+def test_a_run_that_fails_or_is_ended_while_it_waits_gives_up_its_turn(
+    open_model: Any, add_constant: Any, process_turns: AnnouncedTurns
+) -> None:
+    runner, step = open_model(add_constant(0.5), settings={"turns": "true"}), process_turns.seat()
+    with pytest.raises(InternalError):
+        runner.run({"x": Tensor.of(np.zeros((1, 4)))}, ())
+    step.take()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(runner.run, X, ())
+        assert process_turns.waiting.acquire(timeout=120)
+        runner.end_run(CancelledError("request cancelled"))
+        step.leave()
+        with pytest.raises(CancelledError):
+            answer.result(120)
+    assert not process_turns.enter(step)
+
+
+def test_turns_are_true_or_false() -> None:
+    with pytest.raises(InvalidArgumentError, match="turns must be true or false, not 'maybe'"):
+        OnnxRuntimeBackend({"turns": "maybe"})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
+from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner, TurnTakingRunner
 from repoagent.serving.backends.onnxruntime.session import (
     MODEL_FILENAME,
     Choice,
@@ -43,6 +43,7 @@ _LEVELS: Final = {
 }
 _TRUE: Final = frozenset({"1", "true", "on", "yes"})
 _FALSE: Final = frozenset({"0", "false", "off", "no"})
+_THREADS: Final = "intra_op_thread_count"
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
@@ -65,11 +66,13 @@ class _Parameters:
 
     def truth(self, key: str) -> bool | None:
         text = self._values.get(key)
-        if text is None:
-            return None
-        if text.lower() in _TRUE | _FALSE:
-            return text.lower() in _TRUE
-        raise InvalidArgumentError(f"parameter '{key}' must be true or false, not '{text}'")
+        return None if text is None else _truth(f"parameter '{key}'", text)
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise InvalidArgumentError(f"{name} must be true or false, not '{text}'")
 
 
 def session_options(config: "ModelConfig", instances: int) -> Any:
@@ -87,9 +90,7 @@ def session_options(config: "ModelConfig", instances: int) -> Any:
     options.log_severity_level = 3
     options.graph_optimization_level = _LEVELS.get(config.optimization.graph.level, _LEVELS[0])
     options.execution_mode = _execution_mode(parameters)
-    options.intra_op_num_threads = parameters.number("intra_op_thread_count") or max(
-        1, len(os.sched_getaffinity(0)) // instances
-    )
+    options.intra_op_num_threads = parameters.number(_THREADS) or max(1, len(os.sched_getaffinity(0)) // instances)
     if inter_op := parameters.number("inter_op_thread_count"):
         options.inter_op_num_threads = inter_op
     if (arena := parameters.truth("enable_mem_arena")) is not None:
@@ -139,10 +140,11 @@ class OnnxRuntimeModel(BackendModel):
         open_on: Callable[[int | None], Any],
         *,
         loops: bool = False,
+        turns: bool = False,
     ) -> None:
         """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later.
 
-        ``loops``: see ``may_loop``.
+        ``loops``: see ``may_loop``. ``turns``: runs on the CPU take turns with those of other models.
         """
         self._sessions = dict(sessions)
         self._open_on = open_on
@@ -151,6 +153,7 @@ class OnnxRuntimeModel(BackendModel):
         self._outputs = [item.name for item in config.output]
         self._new_options = partial(run_options, config)
         self._loops = loops
+        self._turns = turns
         self._batching = config.max_batch_size > 0
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeRunner:
@@ -164,7 +167,8 @@ class OnnxRuntimeModel(BackendModel):
             session = self._sessions.get(place)
             if session is None:
                 session = self._sessions[place] = self._open_on(place)
-        return OnnxRuntimeRunner(
+        runner = TurnTakingRunner if self._turns and place is None else OnnxRuntimeRunner
+        return runner(
             session, self._signature, self._outputs, self._new_options, batching=self._batching, loops=self._loops
         )
 
@@ -228,7 +232,8 @@ def _unservable(node: Any) -> UnsupportedError:
     )
 
 
-_SETTINGS: Final = ("default-max-batch-size", "engine-cache-directory", "provider-library")
+_TURNS: Final = "turns"
+_SETTINGS: Final = ("default-max-batch-size", "engine-cache-directory", "provider-library", _TURNS)
 
 
 class OnnxRuntimeBackend:
@@ -239,6 +244,7 @@ class OnnxRuntimeBackend:
     - ``default-max-batch-size`` (4)
     - ``provider-library``: ``NAME=PATH``, a provider in a library; several are separated by ``:``.
     - ``engine-cache-directory``: where GPU providers keep what they build.
+    - ``turns`` (false): models with all cores take turns with each other, and with language models.
     """
 
     name: ClassVar[str] = "onnxruntime"
@@ -254,6 +260,7 @@ class OnnxRuntimeBackend:
         except ValueError:
             raise InvalidArgumentError(f"default-max-batch-size must be a whole number, not '{text}'") from None
         cache = (settings or {}).get("engine-cache-directory", "")
+        self._turns = _truth(_TURNS, (settings or {}).get(_TURNS, "false"))
         libraries = _libraries((settings or {}).get("provider-library", ""))
         self._providers = GpuProviders(libraries, Path(cache) if cache else None)
 
@@ -293,7 +300,10 @@ class OnnxRuntimeBackend:
         for reason in left_out(session):
             logger.warning("model '%s' is served without one of its outputs: %s", config.name, reason)
         validate(config, signature)
-        return OnnxRuntimeModel(config, sessions, signature, open_on, loops=may_loop(config, files, version))
+        # Instances that divide the cores, and a model with threads of its own choice, leave cores to others.
+        alone = self._turns and instances == 1 and not _Parameters(config).number(_THREADS)
+        loops = may_loop(config, files, version)
+        return OnnxRuntimeModel(config, sessions, signature, open_on, loops=loops, turns=alone)
 
     def _choose(self, config: "ModelConfig", files: ModelFiles, version: int, device: int) -> list[Choice]:
         _, path = model_file(config, files, version)

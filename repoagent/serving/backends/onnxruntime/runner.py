@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
+from repoagent import turns
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.onnxruntime.session import translate
 from repoagent.serving.backends.signatures import Signature, TensorInfo
@@ -263,3 +264,24 @@ class OnnxRuntimeRunner(BatchRunner):
         self._compute = self._run = None
         self._session = None
         self.end_run(UnavailableError("the model has been unloaded"))
+
+
+class TurnTakingRunner(OnnxRuntimeRunner):
+    """An instance whose runs take turns on the cores with other models of the process, so each may wait for others."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See :class:`OnnxRuntimeRunner`."""
+        super().__init__(*arguments, **options)
+        # The thread that calls must not be an event loop's, and its clock states nothing of the time that a run takes.
+        self.capabilities = self.capabilities & ~Capability.ONLY_COMPUTES | Capability.MAY_RUN_FOREVER
+        self._seat = turns.PROCESS.seat()
+
+    def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
+        with self._seat:
+            return super().run(inputs, outputs)
+
+    def run_into(
+        self, inputs: Mapping[str, Tensor], outputs: Sequence[str], places: Mapping[str, OutputPlace]
+    ) -> dict[str, Tensor]:
+        with self._seat:
+            return super().run_into(inputs, outputs, places)

@@ -1,4 +1,4 @@
-"""Which of several executors computes: one after the other, each on all cores, for equal shares of the time.
+"""Which of several models computes: one after the other, each on all cores, for equal shares of the time.
 
 Two steps at once on the same cores take longer than one after the other: threads of one wait for each other while
 threads of the other have their cores. So a step waits until no other one runs.
@@ -17,8 +17,8 @@ PATIENCE: Final = 2.0
 
 
 class Seat:
-    """The place of one executor, whose thread alone uses it: ``take`` before a step, ``rest`` after it, and ``leave``
-    when there is nothing to compute."""
+    """The place of one executor, or of an instance of another model, that one thread at a time uses: ``take`` before a
+    step, ``rest`` after it, and ``leave`` when there is nothing to compute. As a context it is all three."""
 
     def __init__(self, turns: "Turns") -> None:
         self._turns = turns
@@ -55,9 +55,16 @@ class Seat:
         """Nothing is to be computed until the next ``take``."""
         self._turns.leave(self)
 
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.rest()
+        self.leave()
+
 
 class Turns:
-    """What executors of one process share; set it as ``ExecutorConfig.turns`` of each.
+    """What models of one process share; set it as ``ExecutorConfig.turns`` of each executor.
 
     The seat that has computed least goes next. One that comes back begins where the others are: it saves up nothing.
     A step of more than ``patience`` seconds, which may never end, loses its turn, and goes on beside the others.
@@ -154,3 +161,7 @@ class Turns:
         self._holder = seat
         self._began = seat.since = self._clock()
         self._passed = max(self._passed, seat.used)
+
+
+PROCESS: Final = Turns()
+"""Of all models of this process that have the cores to themselves, one at a time."""
