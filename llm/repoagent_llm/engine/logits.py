@@ -4,8 +4,9 @@ In this order: embedding bias; bad words, repeated n-grams, the end token before
 repetition, presence and frequency penalties. Post-processors and grammars come before all of these.
 """
 
+import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,12 +22,40 @@ _COLDEST: Final = 1e-30
 _LARGEST: Final = np.finfo(np.float32).max
 
 
+_PRIME: Final = (1 << 61) - 1
+_BASE: Final = secrets.randbelow(_PRIME - (1 << 32)) + (1 << 32)
+"""Hashes of n-grams are polynomials in it. As it is secret, two n-grams of a text have one hash by chance alone, at a
+millionth of a millionth for usual ones."""
+
+
 class SeenTokens:
-    """How often each token of a history has come, which only grows: each is counted once."""
+    """What the tokens of a history, which only grows, mean for the next one: each is read once.
+
+    ``counts`` and ``banned_by_ngrams`` read on apart; the latter for one ``size``.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self._read = 0
+        self._followers: dict[int, set[int]] = {}
+        self._hash = 0
+        """Of the last ``size - 1`` tokens, which ``_hashed`` tokens end with."""
+        self._hashed = 0
+
+    def banned_by_ngrams(self, tokens: Sequence[int], size: int) -> Collection[int]:
+        """As ``word_lists.banned_by_ngrams``, each token once."""
+        head = size - 1
+        if len(tokens) < size:
+            return ()
+        oldest = pow(_BASE, head, _PRIME)
+        for place in range(self._hashed, len(tokens)):
+            token, before = tokens[place], self._hash
+            self._hash = (before * _BASE + token + 1) % _PRIME
+            if place >= head:
+                self._followers.setdefault(before, set()).add(token)
+                self._hash = (self._hash - oldest * (tokens[place - head] + 1)) % _PRIME
+        self._hashed = len(tokens)
+        return self._followers.get(self._hash, ())
 
     def counts(self, tokens: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The tokens of ``tokens``, which begins with all that it had before, and how often each is there."""
@@ -89,7 +118,7 @@ class LogitsRules:
         with np.errstate(over="ignore"):  # what is too large for a number is infinite, which is enough
             if self.bias is not None:
                 row += self.bias
-            self._ban(row, tokens, generated)
+            self._ban(row, tokens, generated, seen)
             if self.temperature != 1.0:
                 row /= np.float32(self.temperature)
             if self.repetition != 1.0 or self.presence or self.frequency:
@@ -97,10 +126,11 @@ class LogitsRules:
         if not self.only_temperature:  # a rule may say that a token must come, but infinity has no probability
             np.minimum(row, _LARGEST, out=row)
 
-    def _ban(self, row: Row, tokens: Sequence[int], generated: int) -> None:
+    def _ban(self, row: Row, tokens: Sequence[int], generated: int, seen: SeenTokens | None) -> None:
         banned = banned_by_words(tokens, self.bad_words) if self.bad_words else []
         if self.ngram_size:
-            banned += banned_by_ngrams(tokens, self.ngram_size)
+            size = self.ngram_size
+            banned += banned_by_ngrams(tokens, size) if seen is None else seen.banned_by_ngrams(tokens, size)
         if generated < self.min_tokens:
             banned += self.stop_ids
             if self.end_id >= 0:

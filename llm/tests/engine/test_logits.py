@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from repoagent_llm.engine.logits import LogitsRules, SeenTokens
 from repoagent_llm.engine.word_lists import banned_by_ngrams, banned_by_words, ends_with_any
 from repoagent_llm.types.request import Request, SamplingConfig
@@ -44,27 +45,34 @@ def test_presence_and_frequency_count_the_prompt_too() -> None:
     assert _apply(rules, [4, 9], 0) == [1.0, -1.0, 2.0, 0.5]  # a prompt table's tokens
 
 
-def test_each_token_of_a_long_history_is_counted_once() -> None:
+@pytest.mark.parametrize("ngram_size", [0, 1, 2, 5, 1 << 64])
+def test_each_token_of_a_long_history_is_read_once_for_each_rule(ngram_size: int) -> None:
     """All of it were, at every step: the square of a text's length, on the thread of all requests."""
 
     class History(list[int]):
         read = 0
+
+        def __iter__(self) -> Any:
+            History.read += len(self)
+            return super().__iter__()
 
         def __getitem__(self, place: Any) -> Any:
             found = super().__getitem__(place)
             History.read += len(found) if isinstance(found, list) else 1
             return found
 
-    rules, seen, tokens = LogitsRules(-1, repetition=2.0, presence=0.5, frequency=1.0), SeenTokens(), History([0, 3])
+    rules = LogitsRules(-1, repetition=2.0, presence=0.5, frequency=1.0, ngram_size=ngram_size)
+    seen, tokens = SeenTokens(), History([0, 3])
     source = random.Random(5)
     for _ in range(200):
         rows = np.array([[1.0, -1.0, 2.0, 0.5]] * 2, np.float32)
         rules.apply(rows[0], tokens, 0, seen)
-        History.read -= len(tokens)  # of the other way
+        before = History.read
         rules.apply(rows[1], tokens, 0)
+        History.read = before  # without what the other way reads
         assert (rows[0] == rows[1]).all()
         tokens.append(source.randrange(6))  # 4 and 5: of a prompt table
-    assert History.read < len(tokens)
+    assert History.read <= 3 * len(tokens)
 
 
 def test_penalties_come_after_the_temperature() -> None:
@@ -107,6 +115,9 @@ def test_ngrams_are_found_as_by_looking_at_each_place() -> None:
         places = range(len(tokens) - size + 1) if len(tokens) >= size else ()
         wanted = [tokens[i + size - 1] for i in places if tokens[i : i + size - 1] == head]
         assert sorted(banned_by_ngrams(tokens, size)) == sorted(wanted), (tokens, size)
+        seen = SeenTokens()
+        seen.banned_by_ngrams(tokens[: source.randrange(30)], size)
+        assert set(seen.banned_by_ngrams(tokens, size)) == set(wanted), (tokens, size)
 
 
 def test_long_ngrams_of_a_text_that_repeats_itself_take_time_for_each_token_once() -> None:
@@ -120,4 +131,7 @@ def test_long_ngrams_of_a_text_that_repeats_itself_take_time_for_each_token_once
             return super().__getitem__(key)
 
     assert set(banned_by_ngrams(Counted([5] * 8000), 4000)) == {5}
+    assert looked < 30_000
+    looked = 0
+    assert SeenTokens().banned_by_ngrams(Counted([5] * 8000), 4000) == {5}
     assert looked < 30_000
