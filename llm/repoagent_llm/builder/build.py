@@ -3,6 +3,8 @@
 import enum
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
@@ -107,7 +109,7 @@ def build(
     tokenizer = {} if source is None else source.tokenizer_files()
     dtype = np.float16 if precision is Precision.FP16 else np.float32
     target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
+    with _within_memory(checkpoint), TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
         if form is Form.PAGED:
             paged = write_paged(Path(beside), shape, weights, matrices=precision.value, block=block, lora=lora)
             config = _paged_config(shape, paged)
@@ -126,6 +128,15 @@ def build(
         Path(beside, CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _move(Path(beside), target)
     return target
+
+
+@contextmanager
+def _within_memory(checkpoint: Path) -> Iterator[None]:
+    """A file may be a hole: its size on disk is no bound of what its weights take."""
+    try:
+        yield
+    except MemoryError as error:
+        raise InvalidArgumentError(f"{checkpoint}: its weights take more memory than there is: {error}") from None
 
 
 def _member(kind: type[_E], value: _E | str) -> _E:

@@ -36,7 +36,7 @@ _TRUTH: Final = 7
 _TEXT: Final = 8
 _ARRAY: Final = 9
 _UNREAD: Final = (
-    {3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 16: "IQ2_XXS"}
+    {3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS"}
     | {17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8"}
     | {25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
 )
@@ -50,6 +50,7 @@ def _fields(**fields: tuple[Any, ...]) -> np.dtype[Any]:
 _Q4_0: Final = _fields(scale=("<f2",), levels=("u1", 16))
 _Q8_0: Final = _fields(scale=("<f2",), levels=("i1", 32))
 _Q4_K: Final = _fields(scale=("<f2",), least=("<f2",), parts=("u1", 12), levels=("u1", 128))
+_Q5_K: Final = _fields(scale=("<f2",), least=("<f2",), parts=("u1", 12), high=("u1", 32), levels=("u1", 128))
 _Q6_K: Final = _fields(low=("u1", 128), high=("u1", 64), parts=("i1", 16), scale=("<f2",))
 
 
@@ -76,14 +77,17 @@ def _from_q4_0(raw: Bytes) -> Floats:
     return _scaled(levels.astype(np.int8) - 8, scales)
 
 
-def _from_q4_k(raw: Bytes) -> Floats:
-    """Eight parts of 32 weights, each with a factor and a least value of six bits."""
-    blocks = raw.view(_Q4_K)
+def _from_q4_k(raw: Bytes, form: np.dtype[Any] = _Q4_K) -> Floats:
+    """Eight parts of 32 weights, each with a factor and a least value of six bits. In Q5_K the fifth bit of a weight
+    lies in a byte that it shares with the weights of its place in other parts."""
+    blocks = raw.view(form)
     first, second, both = np.split(blocks["parts"], 3, axis=-1)
     factors = np.concatenate([first & 63, (both & 15) | (first >> 6 << 4)], axis=-1)
     least = np.concatenate([second & 63, (both >> 4) | (second >> 6 << 4)], axis=-1)
     packed = blocks["levels"].reshape(-1, 4, 32)
     levels = np.stack([packed & 15, packed >> 4], axis=2).reshape(-1, 8, 32)
+    if form is _Q5_K:
+        levels |= (blocks["high"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
     low = blocks["least"].astype(np.float32)[:, None] * least
     values: Floats = _scaled(levels, blocks["scale"].astype(np.float32)[:, None] * factors) - low[..., None]
     return values
@@ -119,6 +123,7 @@ _KINDS: Final = {
     2: _Kind("Q4_0", BLOCK, 18, _from_q4_0),
     8: _Kind("Q8_0", BLOCK, 34, lambda raw: _scaled(*q8_0_levels(raw))),
     12: _Kind("Q4_K", 256, 144, _from_q4_k),
+    13: _Kind("Q5_K", 256, 176, lambda raw: _from_q4_k(raw, _Q5_K)),
     14: _Kind("Q6_K", 256, 210, _from_q6_k),
     30: _Kind("BF16", 1, 2, _from_bf16),
 }

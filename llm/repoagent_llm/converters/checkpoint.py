@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.beneath import list_beneath, read_beneath
+from repoagent.beneath import held_beneath, list_beneath, read_beneath
 from repoagent.converters.option_values import choice, number, truth
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.installing import install_hint
@@ -238,11 +238,12 @@ def _described_by(name: str, source: ConversionSource) -> "tuple[Architecture, t
     """The architecture of a GGUF file, and that file."""
     from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
 
-    try:
-        return GgufCheckpoint(source.directory / name).shape, (name,)
-    except RepoAgentError as error:
-        label = "" if source.label.endswith(name) else source.label
-        raise _public(error, label, source.directory) from None
+    with held_beneath(source.directory, name) as held:  # a link may lead out of the model
+        try:
+            return GgufCheckpoint(held).shape, (name,)
+        except RepoAgentError as error:
+            label = "" if source.label.endswith(name) else source.label
+            raise _public(error, label, held, shown=name) from None
 
 
 def _kept(file: Path, options: Mapping[str, Any]) -> str:
@@ -265,10 +266,10 @@ def _refuse_other_backend(config: "ModelConfig | None") -> None:
         raise InvalidArgumentError(f"makes models of the backend '{_BACKEND}', but the configuration has '{other}'")
 
 
-def _public(error: RepoAgentError, label: str, *directories: Path) -> RepoAgentError:
-    """``error`` without the private directories that it may name."""
+def _public(error: RepoAgentError, label: str, *directories: Path, shown: str = "the checkpoint") -> RepoAgentError:
+    """``error`` without the private directories that it may name; ``shown`` is named instead."""
     text = " ".join(str(error).split())
     for directory in directories:
-        text = text.replace(f"{directory}/", "").replace(str(directory), "the checkpoint")
+        text = text.replace(f"{directory}/", "").replace(str(directory), shown)
     kind = UnsupportedError if isinstance(error, UnsupportedError) else InvalidArgumentError
     return kind(f"{label}: {text}" if label else text)

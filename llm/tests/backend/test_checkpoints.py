@@ -234,6 +234,18 @@ def test_a_gguf_file_is_served(name: str, precision: str, note: str, core: Servi
         core.load("m")
 
 
+def test_a_link_out_of_the_model_is_not_followed(core: ServingCore, write_gguf: Write, tmp_path: Path) -> None:
+    """Nor is any of what it leads to in the message."""
+    place = write_gguf("m", to="decoder")
+    (tmp_path / "secret.gguf").write_bytes((GGUF / "llama-f32.gguf").read_bytes().replace(b"llama", b"lemma", 1))
+    (place / "x.gguf").symlink_to(tmp_path / "secret.gguf")
+    with pytest.raises(RepoAgentError) as failure:
+        core.load("m")
+    assert "x.gguf" in str(failure.value)
+    assert "lemma" not in str(failure.value)
+    assert "secret" not in str(failure.value)
+
+
 def test_of_several_gguf_files_a_parameter_names_one(core: ServingCore, write_gguf: Write) -> None:
     write_gguf("m", "llama-f32", "llama-q4_0", to="decoder")
     with pytest.raises(RepoAgentError, match=r"1: has llama-f32.gguf and llama-q4_0.gguf; the parameter 'input' names"):

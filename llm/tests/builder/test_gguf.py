@@ -90,7 +90,7 @@ _HUGE = struct.pack("<Q", 2**63)
         (_file((), (_tensor(b"t", (1,) * 5),)), "'t' has 5 dimensions"),
         (_file((), (_tensor(b"t", (0, 4)),)), r"'t' of F32 cannot have the shape \[4, 0\]"),
         (_file((), (_tensor(b"t", (33,), 8),)), r"'t' of Q8_0 cannot have the shape \[33\]"),
-        (_file((), (_tensor(b"t", (256,), 13),)), "'t' has the type Q5_K, which is not read; read are BF16, F16, F32"),
+        (_file((), (_tensor(b"t", (256,), 11),)), "'t' has the type Q3_K, which is not read; read are BF16, F16, F32"),
         (_file((), (_tensor(b"t", (256,), 999),)), "'t' has the type 999"),
         (_file((), (_tensor(b"t", (2**32, 2**32)),)), "'t' lies behind its end"),
         (_file((), (_tensor(b"t", (17,)),)), "'t' lies behind its end"),

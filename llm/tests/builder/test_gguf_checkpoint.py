@@ -153,6 +153,16 @@ def test_numbers_that_cannot_be_are_refused_by_their_key(
     assert not (tmp_path / "d").exists()
 
 
+def test_a_file_that_is_a_hole_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 2.00 GiB")  # of this process it would be all tests' memory
+
+    monkeypatch.setattr(np, "fromfile", read)
+    with pytest.raises(InvalidArgumentError, match=r"llama-q8_0.gguf: its weights take more memory than there is: Una"):
+        build(GGUF / "llama-q8_0.gguf", tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_experts_that_the_file_has_not_are_refused(tmp_path: Path) -> None:
     for count, text in (
         (2**31, "'llama.expert_count' must be"),

@@ -287,11 +287,11 @@ def ask_llama(path: Path) -> dict[str, Any]:
 
 
 def blocks(name: str) -> dict[str, str]:
-    """Random bytes, and what they stand for by ``gguf``, which writes no Q4_K and no Q6_K."""
+    """Random bytes, and what they stand for by ``gguf``, which writes no Q4_K, Q5_K and Q6_K."""
     kind = gguf.GGMLQuantizationType[name]
     size = gguf.GGML_QUANT_SIZES[kind][1]
     raw = np.random.default_rng(3).integers(0, 256, (3, size), np.uint8)
-    places = {"Q4_K": (0, 2), "Q6_K": (208,)}.get(name, (0,))
+    places = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(name, (0,))
     for place in places:  # of scales, which must be finite
         raw[:, place : place + 2] = np.array([[0.01], [-0.02], [3.0]], np.float16).view(np.uint8)
     return {"raw": raw.tobytes().hex(), "floats": gguf.quants.dequantize(raw, kind).astype("<f4").tobytes().hex()}
@@ -302,7 +302,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     recorded: dict[str, Any] = {"questions": QUESTIONS, "files": {}}
     recorded["versions"] = {name: version(name) for name in ("gguf", "xllamacpp", "sentencepiece", "tokenizers")}
-    recorded["blocks"] = {kind: blocks(kind) for kind in ("Q4_0", "Q8_0", "Q4_K", "Q6_K")}
+    recorded["blocks"] = {kind: blocks(kind) for kind in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")}
     with tempfile.TemporaryDirectory() as place:
         for name, (_, _, pre, changes) in FILES.items():
             pieces = None
