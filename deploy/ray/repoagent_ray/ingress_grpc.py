@@ -9,10 +9,9 @@ from google.protobuf.message import DecodeError
 from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import Given, given_in
 from repoagent_server.grpc.access import CallAccess
-from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.infer import error_for_client
 from repoagent_server.grpc.response import code_for, details, error_message
-from repoagent_server.grpc.service import METHODS, SERVICE
+from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.running_request import RunningRequest, log_refused
 from repoagent_server.shared.client_text import client_text
@@ -109,14 +108,16 @@ class IngressGrpc:
     def _assemble(self) -> None:
         loop = asyncio.get_running_loop()
         operations = ClusterOperations(self._core)
-        made = assemble(self._core, loop, self._pools, operations=operations, limits=self._limits, access=self._access)
+        service = GrpcService(
+            self._core, loop, self._pools, operations=operations, limits=self._limits, access=self._access
+        )
         self._inference = Inference(
             self._core, Mailbox(loop), access=self._access, protocol="grpc", route=f"/{SERVICE}/{_INFER}"
         )
-        plain = {name: made.service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
+        plain = {name: service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
         plain[_INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
         plain[_STREAM] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
-        self._guard = made.access
+        self._guard = service.access
         self._handlers = plain
 
     # -- inference ------------------------------------------------------------------------------------------------

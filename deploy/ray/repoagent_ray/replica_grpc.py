@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.infer import status_of
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
@@ -61,6 +60,5 @@ class ReplicaGrpc:
     def _handler(self, method: Named) -> Any:
         if self._service is None:
             loop = asyncio.get_running_loop()
-            made = assemble(self._core, loop, self._pools, forwarding=self._forwarding, limits=self._limits)
-            self._service = made.service
+            self._service = GrpcService(self._core, loop, self._pools, forwarding=self._forwarding, limits=self._limits)
         return self._service.service(method)

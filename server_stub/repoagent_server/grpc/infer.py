@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.limits import Limits
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
@@ -52,22 +51,12 @@ class InferCalls:
         self, inference: Inference, in_flight: InFlight, long: Executor, log: RequestLog | None = None
     ) -> None:
         """``long``: where large requests are read and large answers written, one after another."""
-        self._inference = inference
-        self.mailbox = inference.mailbox
-        """The way back of answers."""
+        self.inference = inference
         self.log = log
-        self._long = long
+        self.long = long
         self.in_flight = in_flight
         self._writer = ResponseWriter()
         self._known = KnownRequests()
-
-    @property
-    def limits(self) -> Limits:
-        """How much one request may hold."""
-        return self._inference.limits
-
-    def now(self, caller: Caller | None) -> Caller | None:
-        return self._inference.now(caller)
 
     async def infer(self, received: Received, context: Context) -> list[Buffer]:
         """ModelInfer: the parts of the answer's message. A client that goes away cancels its request."""
@@ -95,7 +84,7 @@ class InferCalls:
 
     def _running(self, received: Received, context: Context) -> RunningRequest:
         size = received.ByteSize() if isinstance(received, pb.ModelInferRequest) else len(received)
-        running = RunningRequest(size, self.now(context.caller), context.request_id)
+        running = RunningRequest(size, self.inference.now(context.caller), context.request_id)
         running.model = getattr(received, "model_name", "")
         return running
 
@@ -111,13 +100,13 @@ class InferCalls:
         request's memory until the garbage collector comes."""
         caller = context.caller
         if isinstance(received, pb.ModelInferRequest):
-            decoded = read(self._inference, received, caller)
+            decoded = read(self.inference, received, caller)
         else:
-            decoded = await read_long(self._inference, received, self._long, caller)
+            decoded = await read_long(self.inference, received, self.long, caller)
         del received  # the memory of a large message: its tensors hold what they need of it
         if running is not None:
             running.asks(decoded.asked)
-        answer = _Awaited(self._inference.mailbox)
+        answer = _Awaited(self.inference.mailbox)
         request = self.submit(decoded, context.invocation_metadata, answer, caller, context.request_id)
         response = answer.response or await _or_cancel(answer.wait(), request)
         if running is not None:
@@ -137,7 +126,7 @@ class InferCalls:
         decoded = self._known.read(message)
         if decoded is None:
             parsed = _parse(message)
-            decoded = read(self._inference, parsed, caller)
+            decoded = read(self.inference, parsed, caller)
             self._known.remember(message, parsed, decoded)
         return decoded
 
@@ -155,7 +144,7 @@ class InferCalls:
         Raises:
             RepoAgentError: a header cannot be forwarded, or the caller may not infer with the model.
         """
-        inference = self._inference
+        inference = self.inference
         call = inference.context(headers, caller, call_id)
         request = inference.prepare(decoded.asked, answer, call, decoded.requested, _DECOUPLED)
         inference.core.submit(request)
@@ -177,7 +166,7 @@ class InferCalls:
     async def written(self, response: InferResponse, decoded: Decoded) -> list[Buffer]:
         """The parts of the message of any good response. Those of large tensors are their own memory."""
         if is_long(response, _ALL_BINARY):
-            return await _on(self._long, lambda: [self._writer.write(response, decoded.requested.spans)])
+            return await _on(self.long, lambda: [self._writer.write(response, decoded.requested.spans)])
         return self._writer.parts(response, decoded.requested.spans)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import Executor
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -16,10 +15,9 @@ from repoagent_server.grpc.infer import InferCalls, error_for_client, read_long,
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import code_for, details, error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
-from repoagent_server.handlers.inference import Answer, CallContext, Inference
+from repoagent_server.handlers.inference import Answer, CallContext
 from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.client_text import client_text
-from repoagent_server.shared.connections import InFlight
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
@@ -30,44 +28,34 @@ _INVALID: Final = "the message is not valid"
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
-class InferStreams:
-    """Belongs to one event loop, as ``inference`` does."""
-
-    def __init__(self, inference: Inference, calls: InferCalls, in_flight: InFlight, long: Executor) -> None:
-        """``calls``: reads and writes messages. ``long``: where large requests are read, one after another."""
-        self.inference = inference
-        self.calls = calls
-        self.in_flight = in_flight
-        self.long = long
-
-    async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
-        """ModelStreamInfer: any number of requests in flight, responses as they come."""
-        try:
-            call = self.inference.context(context.invocation_metadata, context.caller, context.request_id)
-        except RepoAgentError as error:
-            await context.abort(code_for(error), details(client_text(error)))
-        statuses = _wants_statuses(context.invocation_metadata() or ())
-        stream = InferStream(self, call, _write_now(context), errors_are_statuses=statuses)
-        _take_now(context, stream.take)
-        reading = asyncio.ensure_future(stream.read(messages))
-        writing = asyncio.ensure_future(_write(stream, context))
-        try:
-            await asyncio.wait((writing, stream.overrun), return_when=asyncio.FIRST_COMPLETED)
-            if stream.overrun.done():
-                stream.close()  # Now: how long the status takes is up to the client, who does not read.
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
-            writing.result()
-            if stream.fault is not None:
-                raise stream.fault
-            if stream.failure is not None:
-                status, text = status_of(stream.failure)
-                await context.abort(status, details(text))
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INTERNAL, _INVALID)
-        finally:
-            reading.cancel()
-            writing.cancel()
-            stream.close()
+async def stream_infer(calls: InferCalls, messages: AsyncIterator[Buffer], context: Context) -> None:
+    """ModelStreamInfer: any number of requests in flight, responses as they come."""
+    try:
+        call = calls.inference.context(context.invocation_metadata, context.caller, context.request_id)
+    except RepoAgentError as error:
+        await context.abort(code_for(error), details(client_text(error)))
+    statuses = _wants_statuses(context.invocation_metadata() or ())
+    stream = InferStream(calls, call, _write_now(context), errors_are_statuses=statuses)
+    _take_now(context, stream.take)
+    reading = asyncio.ensure_future(stream.read(messages))
+    writing = asyncio.ensure_future(_write(stream, context))
+    try:
+        await asyncio.wait((writing, stream.overrun), return_when=asyncio.FIRST_COMPLETED)
+        if stream.overrun.done():
+            stream.close()  # Now: how long the status takes is up to the client, who does not read.
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
+        writing.result()
+        if stream.fault is not None:
+            raise stream.fault
+        if stream.failure is not None:
+            status, text = status_of(stream.failure)
+            await context.abort(status, details(text))
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INTERNAL, _INVALID)
+    finally:
+        reading.cancel()
+        writing.cancel()
+        stream.close()
 
 
 def _write_now(context: Context) -> Callable[[bytes], bool]:
@@ -100,14 +88,14 @@ class InferStream:
     """One stream: what was asked on it, and the responses that wait to be written."""
 
     def __init__(
-        self, streams: InferStreams, call: CallContext, write_now: Callable[[bytes], bool], *, errors_are_statuses: bool
+        self, calls: InferCalls, call: CallContext, write_now: Callable[[bytes], bool], *, errors_are_statuses: bool
     ) -> None:
-        self._streams = streams
+        self._calls = calls
         self._call = call
         self._write_now = write_now
         self._errors_are_statuses = errors_are_statuses
         self._bytes = 0
-        self._hold = streams.inference.reserve.hold_unread()
+        self._hold = calls.inference.reserve.hold_unread()
         self._running: dict[InferRequest, None] = {}
         self._waiting: asyncio.Queue[tuple[bytes | None, int]] = asyncio.Queue()
         self._writing = False
@@ -177,9 +165,9 @@ class InferStream:
 
     def _running_request(self, message: Buffer) -> RunningRequest | None:
         """What the request log gets of a message; None without that log."""
-        if self._streams.calls.log is None:
+        if self._calls.log is None:
             return None
-        return RunningRequest(len(message), self._streams.inference.now(self._call.client), self._call.request_id)
+        return RunningRequest(len(message), self._calls.inference.now(self._call.client), self._call.request_id)
 
     def _refuse(self, error: RepoAgentError, request_id: str, running: RunningRequest | None) -> None:
         self.put(error_message(error, request_id), error)
@@ -190,7 +178,7 @@ class InferStream:
 
     def log(self, running: RunningRequest, sent: int) -> None:
         """Write the line of a request that has been answered with so many bytes."""
-        log = self._streams.calls.log
+        log = self._calls.log
         if log is not None:
             running.end(log, sent)
 
@@ -215,13 +203,13 @@ class InferStream:
 
     def finished(self, request: InferRequest) -> None:
         if self._running.pop(request, False) is None:  # the first report of its end
-            self._streams.in_flight.finished()
+            self._calls.in_flight.finished()
         self._end_if_done()
 
     async def _submit_long(self, data: Buffer) -> None:
         running = self._running_request(data)
         try:
-            decoded = await read_long(self._streams.inference, data, self._streams.long, self._call.client)
+            decoded = await read_long(self._calls.inference, data, self._calls.long, self._call.client)
         except Exception as error:
             self._refuse(error_for_client(error), "", running)
             return
@@ -231,24 +219,24 @@ class InferStream:
         """Raises :class:`DecodeError`: it is not a message."""
         running = self._running_request(message)
         try:
-            decoded = self._streams.calls.read(message, self._call.client)
+            decoded = self._calls.read(message, self._call.client)
         except Exception as error:
             self._refuse(error_for_client(error), pb.ModelInferRequest.FromString(message).id, running)
             return
         self._start(decoded, running)
 
     def _start(self, decoded: Decoded, running: RunningRequest | None) -> None:
-        inference = self._streams.inference
+        inference = self._calls.inference
         if running is not None:
             running.asks(decoded.asked)
-        sender = _StreamSender(self, self._streams.calls, decoded, running)
+        sender = _StreamSender(self, self._calls, decoded, running)
         try:
             request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.requested)
         except Exception as error:
             self._refuse(error_for_client(error), decoded.asked.id, running)
             return
         self._running[request] = None
-        self._streams.in_flight.started()
+        self._calls.in_flight.started()
         try:
             inference.core.submit(request)
         except Exception as error:
@@ -269,7 +257,7 @@ class _StreamSender(Answer):
     def __init__(
         self, stream: InferStream, calls: InferCalls, decoded: Decoded, running: RunningRequest | None
     ) -> None:
-        super().__init__(calls.mailbox)
+        super().__init__(calls.inference.mailbox)
         self._running = running
         self._sent = 0
         self._stream = stream

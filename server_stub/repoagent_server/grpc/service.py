@@ -11,28 +11,30 @@ from typing import Any, Final
 import grpc
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
-from repoagent_server.access import AccessError, Caller
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent_server.access import Access, AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RPCS, CallAccess
 from repoagent_server.grpc.infer import Context, InferCalls, receive
-from repoagent_server.grpc.infer_stream import InferStreams
+from repoagent_server.grpc.infer_stream import stream_infer
 from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
-from repoagent_server.handlers.operations import (
-    Call,
-    LoadParameters,
-    Operation,
-    Operations,
-    check_repository,
-)
+from repoagent_server.handlers.headers import HeaderForwarding
+from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.operations import Call, LoadParameters, Operation, Operations, check_repository
 from repoagent_server.handlers.settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, TraceChanges
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
+from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.reserve import Reserve
 
 SERVICE: Final = "inference.GRPCInferenceService"
 _INFER: Final = "ModelInfer"
+_INFER_PATH: Final = f"/{SERVICE}/{_INFER}"
 _STOPPING: Final = "Server not ready: it is stopping"
 
 #: Every method but the stream: name -> its two messages.
@@ -48,43 +50,59 @@ _Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 class GrpcService:
-    """Finds the handler of a method by its path."""
+    """The methods over a core, found by their path. Belongs to one event loop."""
 
     def __init__(
         self,
-        operations: Operations,
-        calls: InferCalls,
-        streams: InferStreams,
+        core: Core,
+        loop: asyncio.AbstractEventLoop,
         pools: Pools,
-        in_flight: InFlight,
+        *,
+        allow_load_parameters: bool = False,
+        regions: Regions = NO_REGIONS,
+        operations: Operations | None = None,
+        forwarding: HeaderForwarding | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        access: Access | None = None,
+        in_flight: InFlight | None = None,
+        request_log: RequestLog | None = None,
         join: Callable[[list[Buffer]], bytes] | None = b"".join,
-        access: CallAccess | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
-        """Know what the methods need.
+        """Serve ``core``, on the thread of ``loop``.
 
         Args:
-            operations: Answer all but inference.
-            calls: Answers inference.
-            streams: Answers streams of it.
+            core: What answers.
+            loop: On whose thread this is called, and the calls are.
             pools: Where methods run that take their time.
-            in_flight: Counts the calls.
-            join: What makes one message of the parts of an inference response; None leaves that to the transport.
+            allow_load_parameters: Whether load requests may bring a configuration and files.
+            regions: The shared memory that clients may register.
+            operations: Answer all but inference; None makes those of ``core``.
+            forwarding: Which metadata reach the model as parameters.
+            limits: How much one request may hold.
             access: Who may do what; None lets everybody do everything.
+            in_flight: Counts the calls.
+            request_log: Gets a line for each inference request.
+            join: What makes one message of the parts of an inference response; None leaves that to the transport.
+            reserve: The one of all front ends of the server; None makes one, as large as ``limits`` allow.
         """
-        self._operations = operations
+        self._operations = operations or Operations(core, allow_load_parameters=allow_load_parameters, regions=regions)
+        inference = Inference(
+            core, Mailbox(loop), regions, forwarding, limits, access, protocol="grpc", route=_INFER_PATH,
+            reserve=reserve,
+        )  # fmt: skip
         self._pools = pools
-        self._in_flight = in_flight
+        self._in_flight = in_flight or InFlight()
         self.stopping = False
         """Set from any thread: from now on inference, load and unload are refused."""
-        self._calls = calls
-        self._access = access
+        calls = self.calls = InferCalls(inference, self._in_flight, pools.long, request_log)
+        self.access = None if access is None else CallAccess(access, SERVICE)
+        """Who may do what; None without access control."""
         self._handlers = {f"/{SERVICE}/{operation.name}": self._unary(operation) for operation in RPCS}
         # These parse and write their messages by themselves.
-        self._handlers[f"/{SERVICE}/{_INFER}"] = grpc.unary_unary_rpc_method_handler(
-            self._refusing(calls.infer), receive, join
-        )
+        self._handlers[_INFER_PATH] = grpc.unary_unary_rpc_method_handler(self._refusing(calls.infer), receive, join)
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._refusing(streams.stream)
+            self._refusing(partial(stream_infer, calls))
         )
 
     def service(self, details: Any) -> Any:
@@ -109,7 +127,7 @@ class GrpcService:
         def parse(data: bytes | bytearray) -> Any:
             try:
                 if len(data) >= LONG_MESSAGE:
-                    check_fields(data, self._calls.limits.request_parameters)
+                    check_fields(data, self.calls.inference.limits.request_parameters)
                 return request.FromString(data)
             except RepoAgentError as error:
                 return error  # raised here, it would be an error without its text
@@ -120,13 +138,13 @@ class GrpcService:
                 if isinstance(message, RepoAgentError):
                     raise message
                 caller = context.caller
-                if self._access is not None:
-                    caller = self._access.check(path, caller, _name_in(message))
+                if self.access is not None:
+                    caller = self.access.check(path, caller, _name_in(message))
                 answer = partial(self._answer, operation, message, context, caller)
                 return await asyncio.get_running_loop().run_in_executor(pool, answer)
             except RepoAgentError as error:
-                if isinstance(error, AccessError) and self._access is not None:
-                    self._access.report(error, path, address=context.address, request=context.request_id)
+                if isinstance(error, AccessError) and self.access is not None:
+                    self.access.report(error, path, address=context.address, request=context.request_id)
                 await context.abort(code_for(error), details(client_text(error)))
             finally:
                 self._in_flight.finished()

@@ -20,7 +20,6 @@ from repoagent_server.access import Access
 from repoagent_server.access.access import Denials
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RestrictedProtocols
-from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.transport import Http2Transport
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
@@ -241,7 +240,7 @@ class GrpcFrontend:
             await transport.stop(self._grace)
 
     def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Http2Transport:
-        methods = assemble(
+        service = self._service = GrpcService(
             self._core,
             self._loop,
             pools,
@@ -255,15 +254,11 @@ class GrpcFrontend:
             join=None,
             reserve=self._reserve,
         )
-        self._service = methods.service
         dispatcher = Dispatcher(
             self._loop,
-            methods.service,
+            service,
             _collected(health_servicer),
-            methods.calls,
-            pools.long,
             guards=self._guards,
-            access=methods.access,
             max_message=self._options.max_message_bytes,
             compression=self._options.compression_level(),
             reserve=self._reserve,

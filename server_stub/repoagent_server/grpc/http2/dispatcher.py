@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -16,7 +15,6 @@ from repoagent_server.grpc.http2.head import RequestHead, Stream, literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
 from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
 from repoagent_server.grpc.http2.running_call import RunningCall
-from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
@@ -55,19 +53,15 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         service: GrpcService,
         others: Sequence[Any],
-        calls: InferCalls,
-        long: Executor,
         *,
         guards: RestrictedProtocols | None = None,
-        access: CallAccess | None = None,
         max_message: int = -1,
         compression: int = 0,
         reserve: Reserve,
     ) -> None:
         """``others``: handlers of further services. ``compression``: the level of answers, 0 to 3."""
         self.loop = loop
-        self.calls = calls
-        self.long = long
+        self.calls = service.calls
         self.max_message = max_message
         self.small = LONG_MESSAGE if max_message < 0 else min(LONG_MESSAGE, max_message + 1)
         """Bytes from which on a message is none for a quick call."""
@@ -76,7 +70,7 @@ class Dispatcher:
         self.tasks: set[asyncio.Task[None]] = set()
         self._service = service
         self._guards = guards
-        self._access = access
+        self._access = service.access
         self._handlers = _found_by((service, *others))
 
     # What connections call.

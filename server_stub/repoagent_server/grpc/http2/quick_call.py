@@ -30,7 +30,7 @@ class QuickCall(OneAnswer):
     )  # fmt: skip
 
     def __init__(self, dispatcher: "Dispatcher", connection: Connection, stream: Stream) -> None:
-        super().__init__(dispatcher.calls.mailbox)
+        super().__init__(dispatcher.calls.inference.mailbox)
         self._dispatcher = dispatcher
         self._connection = connection
         self._stream = stream
@@ -52,7 +52,7 @@ class QuickCall(OneAnswer):
         """Answer ``message``."""
         calls, head = self._dispatcher.calls, self._stream.head
         if calls.log is not None:
-            self._running = RunningRequest(len(message), calls.now(head.caller), head.request_id)
+            self._running = RunningRequest(len(message), calls.inference.now(head.caller), head.request_id)
         calls.in_flight.started()
         self._started = True
         try:

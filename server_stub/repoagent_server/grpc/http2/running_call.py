@@ -253,7 +253,7 @@ class RunningCall:
         """What compresses or decompresses, on a thread unless ``size`` bytes are few."""
         if size <= _INLINE:
             return work()
-        return await self._dispatcher.loop.run_in_executor(self._dispatcher.long, work)
+        return await self._dispatcher.loop.run_in_executor(self._dispatcher.calls.long, work)
 
     @property
     def _compresses(self) -> bool:
