@@ -3,7 +3,8 @@
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,18 +23,35 @@ GGUF_ENDING: Final = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What an architecture of llama.cpp is here. ``turned``: rows of queries and keys lie in pairs that turn."""
+    """What an architecture of llama.cpp is here.
+
+    ``turned``: rows of queries and keys lie in pairs that turn. ``roles``: those that are called otherwise. ``window``:
+    layers may have one. ``norm``: what the file's norms have more than the checkpoint's.
+    """
 
     kind: str
     turned: bool = False
+    roles: Mapping[str, str] = field(default_factory=dict)
+    window: bool = False
+    norm: int = 0
 
 
+_NORMS_BEHIND: Final = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 _FAMILIES: Final = {
     "llama": _Family("llama", turned=True),
     "qwen2": _Family("qwen2"),
     "qwen2moe": _Family("qwen2_moe"),
     "qwen3": _Family("qwen3"),
     "qwen3moe": _Family("qwen3_moe"),
+    "gemma3": _Family("gemma3_text", roles=_NORMS_BEHIND, window=True, norm=1),
+    "phi3": _Family("phi3", roles={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, window=True),
+    "granite": _Family("granite", turned=True),
+    "smollm3": _Family("smollm3", turned=True),
+    "olmo2": _Family("olmo2", roles=_NORMS_BEHIND),
 }
 _MIXTRAL: Final = "mixtral"
 _LAYER: Final = {
@@ -72,6 +90,10 @@ _IN_LAYER: Final = re.compile(
     r"model\.layers\.(\d{1,4})\.(?:([\w.]{1,64})\.experts\.(\d{1,8})\.)?([\w.]{1,64})\.(weight|bias)"
 )
 _FACTORS: Final = "rope_freqs.weight"
+_LENGTHS: Final = ("long", "short")
+_LONG, _SHORT = (f"rope_factors_{length}.weight" for length in _LENGTHS)
+_GEMMA_27B: Final = 62
+"""Layers of the one whose scores are not scaled by the size of a head; the file does not have the scale."""
 _MOST: Final = 1 << 31
 _LARGEST: Final = 1e30
 
@@ -107,7 +129,7 @@ class GgufCheckpoint:
             raise UnsupportedFeatureError(
                 f"{path}: a model in several files", "join them with llama-gguf-split --merge"
             )
-        family = _FAMILIES[self._name]
+        family = self._family = _FAMILIES[self._name]
         self._heads = {}
         self.config = self._config(family)
         self.shape: Architecture = parse_architecture(self.config, str(path))
@@ -129,6 +151,8 @@ class GgufCheckpoint:
         """See CheckpointTensors."""
         stored, part = self._checked(name, shape)
         found: Floats = self._ordered(stored, self._file.floats(stored, part))
+        if self._family.norm and stored.endswith("norm.weight"):
+            found = found - np.float32(self._family.norm)
         return found if shape is None else found.reshape(shape)
 
     def blocks(self, name: str) -> Blocks | WideBlocks | None:
@@ -174,7 +198,7 @@ class GgufCheckpoint:
         if found is None:
             return name, None
         number, _, expert, role, ending = found.groups()
-        stored = _LAYER.get(role) if expert is None else _EXPERT.get(role)
+        stored = self._family.roles.get(role) or _LAYER.get(role) if expert is None else _EXPERT.get(role)
         return f"blk.{number}.{stored or role}.{ending}", None if expert is None else int(expert)
 
     def _ordered(self, stored: str, rows: Any) -> Any:
@@ -194,7 +218,8 @@ class GgufCheckpoint:
         if self._own("attention.value_length", 1 << 16, size) != size:
             raise UnsupportedFeatureError(f"{self._file.path}: values that have another size than keys")
         length = self._own("context_length")
-        if 0 < self._own("attention.sliding_window", _MOST, 0) < length:
+        window = self._own("attention.sliding_window", _MOST, 0)
+        if 0 < window < length and not family.window:
             raise UnsupportedFeatureError(f"{self._file.path}: a window in the architecture {self._name}")
         end = [self._token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
         turning = self._own("rope.dimension_count", size, size)
@@ -216,7 +241,25 @@ class GgufCheckpoint:
             "eos_token_id": sorted({token for token in end if token is not None}),
             "pad_token_id": self._token("padding_token_id"),
             **self._experts(family),
+            **self._others(family, hidden // heads, size),
+            "sliding_window": window,
         }
+
+    def _others(self, family: _Family, part: int, size: int) -> dict[str, Any]:
+        """What only some families have. ``part``: the hidden size by the heads, which often is that of a head, too."""
+        caps = [f"{name}_logit_softcapping" for name in ("attn", "final")]
+        found = {name: self._real(name) for name in caps if f"{self._name}.{name}" in self._file.values}
+        if family.kind == "gemma3_text":
+            scalar = part if self._own("block_count", 4096) == _GEMMA_27B else size
+            local = self._real("rope.freq_base_swa", 10000.0)
+            return {**found, "query_pre_attn_scalar": scalar, "rope_local_base_freq": local}
+        if family.kind == "granite":
+            if self._file.values.get(f"{self._name}.rope.scaling.finetuned") is False:
+                raise UnsupportedFeatureError(f"{self._file.path}: granite without a rotary embedding")
+            found["attention_multiplier"] = self._real("attention.scale", size**-0.5)
+            found["logits_scaling"] = self._real("logit_scale", 1.0)
+            found |= {f"{name}_multiplier": self._real(f"{name}_scale", 1.0) for name in ("embedding", "residual")}
+        return found
 
     def _experts(self, family: _Family) -> dict[str, Any]:
         count = self._own("expert_count", 1 << 16, 0)
@@ -239,11 +282,14 @@ class GgufCheckpoint:
         scaling = self._text(f"{self._name}.rope.scaling.type", "none")
         original = self._own("rope.scaling.original_context_length", default=length)
         if _FACTORS in self._file.tensors:  # those of Llama 3, one for each plane
-            if math.prod(self._file.tensors[_FACTORS].shape) != turning // 2:
-                raise InvalidArgumentError(f"{self._file.path}: tensor {_FACTORS!r} must have {turning // 2} numbers")
-            factors = self._file.floats(_FACTORS).reshape(-1).tolist()
+            factors = self._factors(_FACTORS, turning)
             listed = {"short_factor": factors, "long_factor": factors}
             return {**rope, **listed, "rope_type": "longrope", "attention_factor": 1.0, "factor": 1.0}
+        if _LONG in self._file.tensors or _SHORT in self._file.tensors:
+            listed = {f"{name}_factor": self._factors(f"rope_factors_{name}.weight", turning) for name in _LENGTHS}
+            factor = self._real("rope.scaling.attn_factor", 1.0)
+            rope |= {"rope_type": "longrope", "factor": length / original, "attention_factor": factor}
+            return {**rope, **listed, "original_max_position_embeddings": original}
         if scaling == "none":
             return rope
         if scaling not in ("linear", "yarn"):
@@ -252,6 +298,14 @@ class GgufCheckpoint:
         if scaling == "yarn":
             rope["original_max_position_embeddings"] = original
         return rope
+
+    def _factors(self, name: str, turning: int) -> list[float]:
+        """One for each plane."""
+        tensor = self._file.tensors.get(name)
+        if tensor is None or math.prod(tensor.shape) != turning // 2:
+            raise InvalidArgumentError(f"{self._file.path}: tensor {name!r} must have {turning // 2} numbers")
+        found: list[float] = self._file.floats(name).reshape(-1).tolist()
+        return found
 
     def _token(self, name: str) -> int | None:
         found = self._integer(f"tokenizer.ggml.{name}", 0, _MOST, -1)

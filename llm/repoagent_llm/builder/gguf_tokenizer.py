@@ -33,7 +33,7 @@ def _split(pattern: str) -> dict[str, Any]:
 
 
 _WORDS_OF: Final[Mapping[str, dict[str, Any]]] = {
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe"), _split(_WORDS % "{1,3}")),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx"), _split(_WORDS % "{1,3}")),
     **dict.fromkeys(("qwen2", "stablelm2"), _split(_WORDS % "")),
     **dict.fromkeys(("gpt-2", "phi-2", "olmo"), _GPT2),
     **dict.fromkeys(
@@ -42,7 +42,7 @@ _WORDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     ),
 }
 """How a text is cut into words before pairs are merged, by ``tokenizer.ggml.pre``."""
-_WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "smaug-bpe")
+_WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3")
 """Those with which a word that is a token is not put together from pairs; they begin a text with the token for it."""
 
 

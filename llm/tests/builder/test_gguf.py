@@ -28,7 +28,7 @@ def test_keys_and_tensors_are_found(name: str) -> None:
     assert file.values["general.architecture"] in name.replace("mixtral", "llama")
     assert len(file.values["tokenizer.ggml.tokens"]) == FILES[name]["config"]["vocab_size"]
     assert file.floats("token_embd.weight").shape == tuple(FILES[name]["tensors"]["model.embed_tokens.weight"])
-    assert np.isfinite(file.floats("blk.0.attn_norm.weight")).all()
+    assert np.isfinite(file.floats("output_norm.weight")).all()
 
 
 def _text(value: bytes) -> bytes:

@@ -57,6 +57,8 @@ BASE: dict[str, Any] = {
 LLAMA3 = {"rope_theta": 500.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 32}
 YARN = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LONG = {"rope_theta": 10000.0, "rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 32}
+LONG |= {"short_factor": [1.0, 1.1, 1.3, 1.6], "long_factor": [1.0, 2.0, 3.0, 5.0], "attention_factor": 1.1}
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 #: By name of the file: architecture, type of its matrices, ``tokenizer.ggml.pre`` or "spm", changes of BASE.
 FILES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
@@ -83,6 +85,39 @@ FILES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         },
     ),
     "qwen3moe-q4_0": ("qwen3moe", "Q4_0", "gpt-2", {"model_type": "qwen3_moe", **MOE, "norm_topk_prob": True}),
+    "gemma3-f16": (
+        "gemma3",
+        "F16",
+        "spm",
+        {
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 6,  # the sixth has no window
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 16,
+            "rope_local_base_freq": 10000.0,
+            "rope_parameters": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+        },
+    ),
+    "phi3-f16": (
+        "phi3",
+        "F16",
+        "spm",
+        {"model_type": "phi3", "tie_word_embeddings": False, "rope_parameters": LONG, "partial_rotary_factor": 0.5},
+    ),
+    "granite-f16": (
+        "granite",
+        "F16",
+        "refact",
+        {
+            "model_type": "granite",
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.5,
+            "logits_scaling": 8.0,
+        },
+    ),
+    "smollm3-f16": ("smollm3", "F16", "smaug-bpe", {"model_type": "smollm3", "num_hidden_layers": 4}),
+    "olmo2-f16": ("olmo2", "F16", "dbrx", {"model_type": "olmo2", "tie_word_embeddings": False}),
 }
 PROMPT = [7, 40, 41, 100, 260, 33, 9, 9, 88, 17, 5, 61]
 Floats = npt.NDArray[np.float32]
@@ -90,19 +125,30 @@ Floats = npt.NDArray[np.float32]
 
 def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
     """The tensors of a checkpoint of that config.json, as transformers saves it."""
-    kind, hidden, stem = config["model_type"], config["hidden_size"], "model.layers.0."
+    kind, hidden = config["model_type"], config["hidden_size"]
     found = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
     if not config["tie_word_embeddings"]:
         found["lm_head.weight"] = [config["vocab_size"], hidden]
-    for name, size in (("q", 32), ("k", 16), ("v", 16)):
-        found[f"{stem}self_attn.{name}_proj.weight"] = [size, hidden]
+    for number in range(config["num_hidden_layers"]):
+        stem = f"model.layers.{number}."
+        found |= {f"{stem}{name}": shape for name, shape in _layer(kind, hidden).items()}
+        found |= {f"{stem}{name}": shape for name, shape in _mlp(kind, hidden, config["intermediate_size"]).items()}
+    return found
+
+
+def _layer(kind: str, hidden: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    sizes = {"qkv": 64} if kind == "phi3" else {"q": 32, "k": 16, "v": 16}
+    for name, size in sizes.items():
+        found[f"self_attn.{name}_proj.weight"] = [size, hidden]
         if kind in ("qwen2", "qwen2_moe"):
-            found[f"{stem}self_attn.{name}_proj.bias"] = [size]
-        if kind in ("qwen3", "qwen3_moe") and name != "v":
-            found[f"{stem}self_attn.{name}_norm.weight"] = [16]
-    found[f"{stem}self_attn.o_proj.weight"] = [hidden, 32]
-    found |= {f"{stem}{name}_layernorm.weight": [hidden] for name in ("input", "post_attention")}
-    return found | {f"{stem}{name}": shape for name, shape in _mlp(kind, hidden, config["intermediate_size"]).items()}
+            found[f"self_attn.{name}_proj.bias"] = [size]
+        if kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2") and name != "v":
+            found[f"self_attn.{name}_norm.weight"] = [size if kind == "olmo2" else 16]
+    found["self_attn.o_proj.weight"] = [hidden, 32]
+    norms = {"olmo2": ("post_attention", "post_feedforward")}.get(kind, ("input", "post_attention"))
+    norms += ("pre_feedforward", "post_feedforward") if kind == "gemma3_text" else ()
+    return found | {f"{name}_layernorm.weight": [hidden] for name in norms}
 
 
 def _mlp(kind: str, hidden: int, inner: int) -> dict[str, list[int]]:
@@ -110,6 +156,8 @@ def _mlp(kind: str, hidden: int, inner: int) -> dict[str, list[int]]:
     box, names = "mlp.", {name: name for name in parts}
     if kind == "mixtral":
         box, names = "block_sparse_moe.", {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+    elif kind == "phi3":
+        return {"mlp.gate_up_proj.weight": [2 * inner, hidden], "mlp.down_proj.weight": [hidden, inner]}
     elif not kind.endswith("moe"):
         return {f"mlp.{name}.weight": shape for name, shape in parts.items()}
     found = {f"{box}gate.weight": [4, hidden]}
@@ -131,13 +179,18 @@ def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Flo
     tokens(writer)
     if config["rope_parameters"].get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config["rope_parameters"]))
+    for length in ("long", "short") if architecture == "phi3" else ():
+        factors = np.array(config["rope_parameters"][f"{length}_factor"], np.float32)
+        writer.add_tensor(f"rope_factors_{length}.weight", factors)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
-    names = gguf.get_tensor_name_map(arch, 1)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     quantized = gguf.GGMLQuantizationType[kind]
     for source, values in merged(tensors).items():
         heads = {"q_proj": 2, "k_proj": 1}.get(source.split(".")[-2], 0)
-        if architecture == "llama" and heads:  # as convert_hf_to_gguf.py does
+        if architecture in ("llama", "granite", "smollm3") and heads:  # as convert_hf_to_gguf.py does
             values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        if architecture == "gemma3" and source.endswith("norm.weight"):
+            values = values + 1
         target = names.get_name(source, try_suffixes=(".weight", ".bias"))
         assert target is not None, source
         if values.ndim == 1 or kind == "F32" or "ffn_gate_inp" in target:
@@ -154,19 +207,32 @@ def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Flo
 def _add_keys(writer: Any, config: dict[str, Any]) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(1)
+    writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(2)
     writer.add_head_count_kv(1)
     writer.add_key_length(16)
     writer.add_value_length(16)
-    writer.add_rope_dimension_count(16)
+    writer.add_rope_dimension_count(int(16 * config.get("partial_rotary_factor", 1)))
     rope = config["rope_parameters"]
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if rope.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("rope_type") == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(rope["attention_factor"])
+    if "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+    if config["model_type"] == "granite":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     if config["model_type"].endswith("moe") or config["model_type"] == "mixtral":
