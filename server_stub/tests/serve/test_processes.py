@@ -66,12 +66,17 @@ def in_process(world: "World", name: str, code: str) -> None:
 
 def processes(server: "Server") -> list[int]:
     """The workers of ``server``."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    threads = [
-        Path(task, "children").read_text().split() for task in Path(f"/proc/{server.process.pid}/task").iterdir()
-    ]
-    found = {int(child) for some in (children, *threads) for child in some}
-    return sorted(pid for pid in found if b"program.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    found: set[int] = set()
+    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends
+            found.update(int(child) for child in (task / "children").read_text().split())
+    return sorted(pid for pid in found if _is_worker(pid))
+
+
+def _is_worker(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return b"program.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 @contextmanager
@@ -466,7 +471,8 @@ def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(wor
         thread.start()
     kills = 0
     while found.total() < total:
-        os.kill(processes(server)[kills % len(processes(server))], signal.SIGKILL)
+        workers = processes(server)
+        os.kill(workers[kills % len(workers)], signal.SIGKILL)
         kills += 1
         again = partial(_restarts_or_end, server, server.log.count("serves again"), found, total)
         server.until(again, "another worker")
