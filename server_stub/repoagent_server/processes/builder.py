@@ -125,12 +125,12 @@ class FleetBuilder(ModelBuilder):
         self._show(next(iter(versions.values())).name, rebuilt)
         return rebuilt
 
-    def _build_watched(
+    def _build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
         plain = None
         if is_ensemble(config):
-            plain = super()._build_watched(name, config, files, version, cancelled)
+            plain = super()._build_version(name, config, files, version, cancelled)
             config = plain.config
         else:
             config = self.named(name, config, files, version)

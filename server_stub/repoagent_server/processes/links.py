@@ -279,7 +279,7 @@ class Link:
         if type(number) is not int or number in self._calls:
             raise ProtocolError("a request has no number of its own")
         request = InferRequest(asked, placeholder=placeholder)
-        sender = CallSender(self, number, request, partial(self._calls.pop, number, None))
+        sender = CallSender(self.send, number, request, partial(self._calls.pop, number, None))
         request.redirect(sender)
         try:
             if not _has_types(asked):  # Schedulers compare and keep them.

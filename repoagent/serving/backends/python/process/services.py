@@ -174,7 +174,7 @@ class Services:
         if type(number) is not int or number in self._calls:
             raise ProtocolError("a request to another model has no number of its own")
         request = InferRequest(asked, placeholder=placeholder)
-        sender = CallSender(child, number, request, lambda: self._calls.pop(number, None))
+        sender = CallSender(child.send, number, request, lambda: self._calls.pop(number, None))
         request.redirect(sender)
         try:
             self._admit(number, request)
@@ -263,8 +263,11 @@ _REPORTS: Final[dict[str, Callable[[metrics.Metric, float], None]]] = {
 class CallSender:
     """Sends the answers to a request that another process made back to that process."""
 
-    def __init__(self, asker: ChildProcess, number: int, request: InferRequest, done: Callable[[], object]) -> None:
-        self._asker = asker
+    def __init__(
+        self, send: Callable[..., object], number: int, request: InferRequest, done: Callable[[], object]
+    ) -> None:
+        """``send``: as :meth:`ChildProcess.send`, to who asks."""
+        self._send = send
         self._number = number
         self._request = request
         self._done = done
@@ -274,11 +277,11 @@ class CallSender:
             self._done()
         packer = Packer()
         try:
-            self._asker.send(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
+            self._send(Kind.CALL_RESPONSE, response_body(self._number, response, final, packer), packer)
         except (RepoAgentError, OSError) as error:
             failure = InternalError(f"the answer of model '{self._request.model_name}' cannot be handed over: {error}")
             body = response_body(self._number, InferResponse("", "", error=failure), final, Packer())
-            self._asker.send(Kind.CALL_RESPONSE, body)
+            self._send(Kind.CALL_RESPONSE, body)
 
 
 _LONGEST_LABELS: Final = 8192
