@@ -442,6 +442,7 @@ def _restarts_or_end(server: "Server", before: int, found: Counter[str], total: 
     return server.log.count("serves again") > before or found.total() >= total
 
 
+@pytest.mark.timeout(in_full(3600, otherwise=300))
 def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(world: "World") -> None:
     """A connection that ends, or a 503, is none. Loads meanwhile are all or nothing."""
     world.model("loaded")
