@@ -96,7 +96,7 @@ def build(
     if block not in BLOCKS:
         raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
     found = find_gguf(checkpoint)
-    source = None if found is None else GgufCheckpoint(found)
+    source = None if found is None else GgufCheckpoint.open(found)
     shape = read_architecture(checkpoint) if source is None else source.shape
     if form is Form.GQA and shape.head_size % 16:
         raise UnsupportedFeatureError(

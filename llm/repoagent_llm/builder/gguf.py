@@ -137,6 +137,7 @@ class GgufTensor:
     shape: tuple[int, ...]
     start: int
     size: int
+    path: Path = Path()
 
 
 class GgufFile:
@@ -145,11 +146,11 @@ class GgufFile:
     Nothing is mapped: the owner of the file may cut it short meanwhile, which would end the process.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the head.
+    def __init__(self, path: Path, *others: Path) -> None:
+        """Read the head. ``others``: the parts of the same model behind it, which have tensors alone.
 
         Raises:
-            InvalidArgumentError: the file is not one, is damaged, or contradicts itself.
+            InvalidArgumentError: a file is not one, is damaged, or contradicts itself or another.
             UnsupportedError: it has a version or a type of tensors that is not read.
         """
         self.path = path
@@ -161,8 +162,27 @@ class GgufFile:
             count = head.begin()
             self.values: Mapping[str, Any] = head.values()
             self.tensors = self._placed(head.tensors(count), head.place)
+            self._head = head.place
+        for number, other in enumerate(others, 1):
+            self._join(GgufFile(other), [number, len(others) + 1])
 
-    def _placed(self, found: dict[str, GgufTensor], place: int) -> Mapping[str, GgufTensor]:
+    def _join(self, part: "GgufFile", wanted: list[int]) -> None:
+        found = [part.values.get(key) for key in ("split.no", "split.count")]
+        if any(type(value) is not int for value in found) or found != wanted:
+            raise InvalidArgumentError(
+                f"{part.path}: the keys split.no and split.count must be {wanted[0]} and {wanted[1]}, not {found!r:.80}"
+            )
+        self._head += part._head
+        if twice := sorted(self.tensors.keys() & part.tensors.keys()):
+            raise InvalidArgumentError(f"{part.path}: the tensor {twice[0]!r:.80} lies in an earlier part, too")
+        self.tensors |= part.tensors
+        if self._head > _MOST_HEAD or len(self.tensors) > _MOST_TENSORS:
+            raise InvalidArgumentError(
+                f"{part.path}: the parts up to it have more than {_MOST_TENSORS} tensors, or {_MOST_HEAD} bytes before "
+                "their tensors"
+            )
+
+    def _placed(self, found: dict[str, GgufTensor], place: int) -> dict[str, GgufTensor]:
         """The tensors where they lie in the file; ``place``: where the head ends."""
         step = self.values.get("general.alignment", BLOCK)
         if type(step) is not int or step not in _ALIGNMENTS:
@@ -179,7 +199,7 @@ class GgufFile:
                 raise InvalidArgumentError(f"{self.path}: the tensors {before!r:.80} and {name!r:.80} overlap")
             if stop > self._size:
                 raise InvalidArgumentError(f"{self.path}: cut short, the tensor {name!r:.80} lies behind its end")
-            found[name] = GgufTensor(tensor.kind, tensor.shape, start, tensor.size)
+            found[name] = GgufTensor(tensor.kind, tensor.shape, start, tensor.size, self.path)
             end, before = stop, name
         return found
 
@@ -187,9 +207,9 @@ class GgufFile:
         """The bytes of a tensor, or of number ``part`` of its first dimension."""
         tensor = self.tensors[name]
         size = tensor.size if part is None else tensor.size // tensor.shape[0]
-        found = np.fromfile(self.path, np.uint8, size, offset=tensor.start + (part or 0) * size)
+        found = np.fromfile(tensor.path, np.uint8, size, offset=tensor.start + (part or 0) * size)
         if len(found) < size:
-            raise InvalidArgumentError(f"{self.path}: cut short, the tensor {name!r:.80} changed while it was read")
+            raise InvalidArgumentError(f"{tensor.path}: cut short, the tensor {name!r:.80} changed while it was read")
         return found
 
     def floats(self, name: str, part: int | None = None) -> Floats:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,8 @@ from repoagent_llm.builder.products import Blocks, WideBlocks, pack
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 GGUF_ENDING: Final = ".gguf"
+_PART: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+_MOST_PARTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +100,68 @@ _MOST: Final = 1 << 31
 _LARGEST: Final = 1e30
 
 
+def gguf_parts(name: str) -> list[str]:
+    """The names of all files of the model whose only or first file is ``name``.
+
+    Raises:
+        InvalidArgumentError: it is another part, or there are too many.
+    """
+    found = _PART.fullmatch(name)
+    if found is None:
+        return [name]
+    number, count = int(found[2]), int(found[3])
+    if number != 1 or not 1 <= count <= _MOST_PARTS:
+        raise InvalidArgumentError(
+            f"{name[-100:]}: part {number} of {count}; name the first part, and of {_MOST_PARTS} parts at most"
+        )
+    return [f"{found[1]}-{part:05}-of-{found[3]}.gguf" for part in range(1, count + 1)]
+
+
+def first_parts(names: Iterable[str]) -> list[str]:
+    """The names of GGUF files, sorted, but of a model in several only its first one."""
+    parts = [(name, _PART.fullmatch(name)) for name in sorted(names) if name.endswith(GGUF_ENDING)]
+    return [name for name, part in parts if part is None or int(part[2]) == 1]
+
+
 def find_gguf(place: Path) -> Path | None:
     """The GGUF file that ``place`` is, or that a folder without config.json has."""
     if place.is_file():
         return place if place.suffix == GGUF_ENDING else None
-    found = sorted(place.glob(f"*{GGUF_ENDING}"))
+    found = first_parts(path.name for path in place.glob(f"*{GGUF_ENDING}"))
     if not found or (place / "config.json").exists():
         return None
     if len(found) > 1:
-        raise InvalidArgumentError(f"{place} has {len(found)} files of the format GGUF; name one of them")
-    return found[0]
+        raise InvalidArgumentError(f"{place} has {len(found)} models of the format GGUF; name one of them")
+    return place / found[0]
 
 
 class GgufCheckpoint:
     """A CheckpointTensors. Each tensor is read when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the head, and make sure that it describes a decoder that is known.
+    @classmethod
+    def open(cls, path: Path) -> "GgufCheckpoint":
+        """That of a file, with the parts that lie beside it; raises as the constructor does."""
+        paths = [path.with_name(name) for name in gguf_parts(path.name)]
+        if missing := [one.name for one in paths if not one.is_file()]:
+            raise InvalidArgumentError(f"{path}: {missing[0][-100:]}, a part of the same model, is missing")
+        return cls(*paths)
+
+    def __init__(self, path: Path, *others: Path) -> None:
+        """Read the head, and make sure that it describes a decoder that is known. ``others``: see GgufFile.
 
         Raises:
             InvalidArgumentError: the file is damaged, or contradicts itself.
             UnsupportedError: there is something in it that is not read here.
         """
-        self._file = GgufFile(path)
+        self._file = GgufFile(path, *others)
         self._name = self._text("general.architecture")
         if self._name not in _FAMILIES:
             known = ", ".join(_FAMILIES)
             raise UnsupportedFeatureError(f"{path}: the architecture {self._name[:60]!r}", f"read are {known}")
-        if self._integer("split.count", 0, _MOST, 0) > 1:
-            raise UnsupportedFeatureError(
-                f"{path}: a model in several files", "join them with llama-gguf-split --merge"
+        count = self._integer("split.count", 0, _MOST, 0)
+        if max(1, count) != 1 + len(others) or self._integer("split.no", 0, _MOST, 0):
+            raise InvalidArgumentError(
+                f"{path}: one of {count} parts, the first of which has a name that ends with -00001-of-{count:05}.gguf"
             )
         family = self._family = _FAMILIES[self._name]
         self._heads = {}

@@ -1,6 +1,7 @@
 """A checkpoint, or a GGUF file, becomes a decoder folder, which the backend ``llm`` serves."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -139,6 +140,7 @@ _FORMS: Final = ("gqa", "std", "paged")
 _PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8", "int4")
 _BLOCKS: Final = (16, 32, 64, 128, 256)
 _GGUF_BLOCK: Final = 32
+_WHOLE: Final = "the checkpoint"
 
 
 class CheckpointConverter:
@@ -190,7 +192,7 @@ class CheckpointConverter:
             build(job.source / (gguf or "."), made, **options)
             notes = [] if gguf is None else [_kept(job.source / gguf, options)]
         except RepoAgentError as error:
-            raise _public(error, "", job.source, target) from None
+            raise _public(error, "", dict.fromkeys((job.source, target), _WHOLE)) from None
         for file in sorted(made.iterdir(), key=lambda file: file.name == _OUTPUT):
             file.rename(target / file.name)
         made.rmdir()
@@ -209,8 +211,10 @@ def _gguf_file(source: ConversionSource) -> str | None:
     """The GGUF file that is converted; None where it is a checkpoint of Hugging Face."""
     if source.name.endswith(_GGUF):
         return source.name
+    from repoagent_llm.builder.gguf_checkpoint import first_parts
+
     names = list_beneath(source.directory)
-    found = sorted(name for name in names if name.endswith(_GGUF))
+    found = first_parts(names)
     if not found or CONFIG in names:
         return None
     if len(found) > 1:
@@ -229,28 +233,33 @@ def _described(source: ConversionSource) -> "tuple[Architecture, tuple[str, ...]
     try:
         shape = read_architecture(source.directory)
     except RepoAgentError as error:
-        raise _public(error, source.label, source.directory) from None
+        raise _public(error, source.label, {source.directory: _WHOLE}) from None
     files.check_tokenizer(shape.vocab_size)
     return shape, files.all
 
 
 def _described_by(name: str, source: ConversionSource) -> "tuple[Architecture, tuple[str, ...]]":
     """The architecture of a GGUF file, and that file."""
-    from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
+    from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint, gguf_parts
 
-    with held_beneath(source.directory, name) as held:  # a link may lead out of the model
+    label = "" if source.label.endswith(name) else source.label
+    parts, held = tuple(gguf_parts(name)), dict[Path, str]()
+    with ExitStack() as opened:
         try:
-            return GgufCheckpoint(held).shape, (name,)
+            for part in parts:  # a link may lead out of the model
+                held[opened.enter_context(held_beneath(source.directory, part))] = part
+            return GgufCheckpoint(*held).shape, parts
         except RepoAgentError as error:
-            label = "" if source.label.endswith(name) else source.label
-            raise _public(error, label, held, shown=name) from None
+            raise _public(error, label, held) from None
+        except OSError as error:
+            raise InvalidArgumentError(f"{source.label}: {part[-100:]} cannot be read: {error.strerror}") from None
 
 
 def _kept(file: Path, options: Mapping[str, Any]) -> str:
     """What became of the file's numbers."""
     from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
 
-    types = GgufCheckpoint(file).types()
+    types = GgufCheckpoint.open(file).types()
     listed = ", ".join(f"{count} {name}" for name, count in sorted(types.items()))
     if options["precision"] == "fp32":
         return f"GGUF with tensors of {listed}, all of them exact in fp32"
@@ -266,10 +275,10 @@ def _refuse_other_backend(config: "ModelConfig | None") -> None:
         raise InvalidArgumentError(f"makes models of the backend '{_BACKEND}', but the configuration has '{other}'")
 
 
-def _public(error: RepoAgentError, label: str, *directories: Path, shown: str = "the checkpoint") -> RepoAgentError:
-    """``error`` without the private directories that it may name; ``shown`` is named instead."""
+def _public(error: RepoAgentError, label: str, private: Mapping[Path, str]) -> RepoAgentError:
+    """``error`` with the names that stand for private paths that it may have."""
     text = " ".join(str(error).split())
-    for directory in directories:
-        text = text.replace(f"{directory}/", "").replace(str(directory), shown)
+    for path in sorted(map(str, private), key=len, reverse=True):  # one may begin as another does
+        text = text.replace(f"{path}/", "").replace(path, private[Path(path)])
     kind = UnsupportedError if isinstance(error, UnsupportedError) else InvalidArgumentError
     return kind(f"{label}: {text}" if label else text)

@@ -246,6 +246,22 @@ def test_a_link_out_of_the_model_is_not_followed(core: ServingCore, write_gguf: 
     assert "secret" not in str(failure.value)
 
 
+def test_a_gguf_model_in_parts_is_served_and_a_part_that_is_a_link_is_not(
+    core: ServingCore, write_gguf: Write, tmp_path: Path
+) -> None:
+    names = [f"qwen3-bf16-0000{number}-of-00003" for number in (1, 2, 3)]
+    place = write_gguf("m", *names, to="decoder")
+    core.load("m")
+    assert answer(core)
+    (place / f"{names[2]}.gguf").rename(tmp_path / "secret")
+    with pytest.raises(RepoAgentError, match=rf"{names[2]}.gguf cannot be read: No such file"):
+        core.load("m")
+    (place / f"{names[2]}.gguf").symlink_to(tmp_path / "secret")
+    with pytest.raises(RepoAgentError, match=rf"{names[2]}.gguf") as failure:
+        core.load("m")
+    assert "secret" not in str(failure.value)
+
+
 def test_of_several_gguf_files_a_parameter_names_one(core: ServingCore, write_gguf: Write) -> None:
     write_gguf("m", "llama-f32", "llama-q4_0", to="decoder")
     with pytest.raises(RepoAgentError, match=r"1: has llama-f32.gguf and llama-q4_0.gguf; the parameter 'input' names"):

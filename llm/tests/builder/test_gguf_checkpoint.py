@@ -1,6 +1,7 @@
 """A GGUF file as a checkpoint: what is built of it is what is built of the checkpoint that it was written from."""
 
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from repoagent_llm.builder import build
 from repoagent_llm.builder.gguf import GgufFile
-from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint
+from repoagent_llm.builder.gguf_checkpoint import GgufCheckpoint, gguf_parts
 from repoagent_llm.builder.products import dequantize
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, read_spec
 from repoagent_llm.runner.openvino.model import open_paged
@@ -232,8 +233,66 @@ def test_a_folder_with_one_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "a" / "m.gguf").symlink_to(GGUF / "llama-q8_0.gguf")
     assert (build(tmp_path / "a", tmp_path / "d") / "tokenizer.json").is_file()
     (tmp_path / "a" / "n.gguf").symlink_to(GGUF / "llama-q8_0.gguf")
-    with pytest.raises(InvalidArgumentError, match="has 2 files of the format GGUF"):
+    with pytest.raises(InvalidArgumentError, match="has 2 models of the format GGUF"):
         build(tmp_path / "a", tmp_path / "d")
+
+
+def _part(number: int, place: Path = GGUF) -> Path:
+    return place / f"qwen3-bf16-0000{number}-of-00003.gguf"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A folder with a model in three files."""
+    (tmp_path / "parts").mkdir()
+    for number in (1, 2, 3):
+        shutil.copy(_part(number), tmp_path / "parts")
+    return tmp_path / "parts"
+
+
+def test_a_model_in_parts_gives_the_folder_of_the_same_one_in_one_file(parts: Path, tmp_path: Path) -> None:
+    whole = build(GGUF / "qwen3-bf16.gguf", tmp_path / "whole")
+    for source in (parts, _part(1, parts)):
+        found = build(source, tmp_path / "found")
+        assert {one.name: one.read_bytes() for one in found.iterdir()} == {
+            one.name: one.read_bytes() for one in whole.iterdir()
+        }
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text"),
+    [
+        (2, 3, r"00003-of-00003.gguf: the keys split.no and split.count must be 2 and 3, not \[1, 3\]"),
+        (1, 2, r"00002-of-00003.gguf: the keys split.no and split.count must be 1 and 3, not \[0, 3\]"),
+        (2, 1, "00002-of-00003.gguf: the tensor 'blk.0.attn_k_norm.weight' lies in an earlier part"),
+        (None, 2, "00002-of-00003.gguf, a part of the same model, is missing"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    source: int | None, target: int, text: str, parts: Path, tmp_path: Path
+) -> None:
+    _part(target, parts).unlink()
+    if source is not None:
+        shutil.copy(_part(source), _part(target, parts))
+    with pytest.raises(RepoAgentError, match=text):
+        build(parts, tmp_path / "d")
+
+
+def test_a_part_by_itself_and_parts_without_their_names_are_refused(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"part 2 of 3; name the first part"):
+        build(_part(2, parts), tmp_path / "d")
+    shutil.copy(_part(1), tmp_path / "m.gguf")
+    with pytest.raises(InvalidArgumentError, match=r"m.gguf: one of 3 parts, .* ends with -00001-of-00003.gguf"):
+        build(tmp_path / "m.gguf", tmp_path / "d")
+    shutil.copy(GGUF / "qwen3-bf16.gguf", _part(1, parts))
+    with pytest.raises(InvalidArgumentError, match=r"00002-of-00003.gguf: the tensor .* lies in an earlier"):
+        build(parts, tmp_path / "d")
+
+
+@pytest.mark.parametrize("name", ["m-00000-of-00003.gguf", "m-00001-of-00000.gguf", "m-00001-of-99999.gguf"])
+def test_impossible_numbers_of_parts_are_refused_before_a_file_is_opened(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="name the first part, and of 256 parts at most"):
+        gguf_parts(name)
 
 
 @pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0", "qwen2moe-q8_0", "mixtral-q4_0"])

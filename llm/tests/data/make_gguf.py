@@ -119,6 +119,8 @@ FILES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "smollm3-f16": ("smollm3", "F16", "smaug-bpe", {"model_type": "smollm3", "num_hidden_layers": 4}),
     "olmo2-f16": ("olmo2", "F16", "dbrx", {"model_type": "olmo2", "tie_word_embeddings": False}),
 }
+SPLIT = "qwen3-bf16"
+"""Written in parts, too."""
 PROMPT = [7, 40, 41, 100, 260, 33, 9, 9, 88, 17, 5, 61]
 Floats = npt.NDArray[np.float32]
 
@@ -170,11 +172,11 @@ def _mlp(kind: str, hidden: int, inner: int) -> dict[str, list[int]]:
     return found
 
 
-def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Floats]) -> Path:
-    """The GGUF file."""
+def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Floats], most: int = 0) -> Path:
+    """The GGUF file; ``most`` tensors in each of several."""
     architecture, kind, _, _ = FILES[name]
     path = FOLDER / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=most)
     _add_keys(writer, config)
     tokens(writer)
     if config["rope_parameters"].get("rope_type") == "llama3":
@@ -378,7 +380,10 @@ def main() -> None:
                 size, tokens = byte_level(pre)
             config = {**BASE, "vocab_size": size, **changes}
             tensors = shapes(config)
-            path = write(name, config, tokens, {key: tiny_values(key, shape, config) for key, shape in tensors.items()})
+            values = {key: tiny_values(key, shape, config) for key, shape in tensors.items()}
+            if name == SPLIT:
+                write(name, config, tokens, values, most=5)
+            path = write(name, config, tokens, values)
             entry = {"config": config, "tensors": tensors, **ask_llama(path)}
             if pieces is not None:
                 plain = [text for text in QUESTIONS if "<" not in text]
