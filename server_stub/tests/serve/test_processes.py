@@ -451,10 +451,10 @@ def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(wor
 
     def client() -> None:
         tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
-        while found.total() < total:
+        while not over.is_set() and found.total() < total:
             with httpx.Client(base_url=server.http.base_url, timeout=60) as one:
                 with suppress(httpx.HTTPError):
-                    while found.total() < total:
+                    while not over.is_set() and found.total() < total:
                         answer = one.post("/v2/models/plain/infer", json={"inputs": [tensor]})
                         right = answer.status_code == 200 and answer.json()["outputs"][0]["data"] == [1, -2, 3, -4]
                         found["right" if right else str(answer.status_code)] += 1
@@ -471,13 +471,15 @@ def test_while_workers_are_killed_each_request_gets_one_right_answer_or_none(wor
     for thread in threads:
         thread.start()
     kills = 0
-    while found.total() < total:
-        workers = processes(server)
-        os.kill(workers[kills % len(workers)], signal.SIGKILL)
-        kills += 1
-        again = partial(_restarts_or_end, server, server.log.count("serves again"), found, total)
-        server.until(again, "another worker")
-    over.set()
+    try:
+        while found.total() < total:
+            workers = processes(server)
+            os.kill(workers[kills % len(workers)], signal.SIGKILL)
+            kills += 1
+            again = partial(_restarts_or_end, server, server.log.count("serves again"), found, total)
+            server.until(again, "another worker")
+    finally:
+        over.set()
     for thread in threads:
         thread.join(60)
     assert set(found) <= {"right", "none", "503"}, found
