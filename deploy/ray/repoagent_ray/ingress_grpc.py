@@ -13,10 +13,9 @@ from repoagent_server.grpc.infer import error_for_client
 from repoagent_server.grpc.response import code_for, details, error_message
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.inference import Inference, Mailbox
-from repoagent_server.handlers.running_request import RunningRequest, log_refused
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.request_log import RequestLog, RunningRequest, log_refused
 
 from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits
@@ -205,7 +204,7 @@ class IngressGrpc:
         if self._log is None:
             return NO_LINE
         assert self._inference is not None
-        client = self._inference.now(context.caller)
+        client = self._inference.name_now(context.caller)
         return LoggedLine(self._log, RunningRequest(len(message), client, context.request_id))
 
     def _admit(self, context: Any, model: str) -> None:

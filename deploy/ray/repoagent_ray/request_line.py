@@ -6,8 +6,7 @@ from typing import Final
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
-from repoagent_server.handlers.running_request import RunningRequest
-from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.request_log import RequestLog, RunningRequest
 
 from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits

@@ -105,8 +105,9 @@ def read_parameters(
     for name, member in items:
         if name == "binary_data_output":
             binary = as_bool(member, _unable(name))
-        elif name in _SETTERS:
-            _SETTERS[name](fields, member)
+        elif name in _KNOWN:
+            field, read = _KNOWN[name]
+            fields[field] = read(member, _unable(name))  # type: ignore[literal-required]
         else:
             parameters[name] = _plain(name, member)
     return binary
@@ -121,36 +122,18 @@ def check_parameters(count: int, limits: Limits) -> None:
         )
 
 
-def _sequence_id(fields: AskedFields, value: Any) -> None:
-    if type(value) is int and value >= 0:
-        fields["correlation_id"] = as_unsigned(value)
-    else:
-        fields["correlation_id"] = as_string(value, _unable("sequence_id"))
+def _sequence_id(value: Any, prefix: str) -> int | str:
+    return as_unsigned(value) if type(value) is int and value >= 0 else as_string(value, prefix)
 
 
-def _sequence_start(fields: AskedFields, value: Any) -> None:
-    fields["sequence_start"] = as_bool(value, _unable("sequence_start"))
-
-
-def _sequence_end(fields: AskedFields, value: Any) -> None:
-    fields["sequence_end"] = as_bool(value, _unable("sequence_end"))
-
-
-def _priority(fields: AskedFields, value: Any) -> None:
-    fields["priority"] = as_unsigned(value, _unable("priority"))
-
-
-def _timeout(fields: AskedFields, value: Any) -> None:
-    fields["timeout_us"] = as_unsigned(value, _unable("timeout"))
-
-
-_SETTERS: Final[dict[str, Callable[[AskedFields, Any], None]]] = {
-    "sequence_id": _sequence_id,
-    "sequence_start": _sequence_start,
-    "sequence_end": _sequence_end,
-    "priority": _priority,
-    "timeout": _timeout,
+_KNOWN: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
+    "sequence_id": ("correlation_id", _sequence_id),
+    "sequence_start": ("sequence_start", as_bool),
+    "sequence_end": ("sequence_end", as_bool),
+    "priority": ("priority", as_unsigned),
+    "timeout": ("timeout_us", as_unsigned),
 }
+"""The parameters with a meaning: the field of a request that each is, and what reads it."""
 
 
 def _plain(name: str, value: object) -> ParameterValue:

@@ -13,8 +13,7 @@ from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import KNOWN, OPEN
 from repoagent_server.handlers.headers import Api, Restriction, Restrictions
 from repoagent_server.handlers.operations import OPERATIONS
-from repoagent_server.handlers.running_request import log_refused
-from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.request_log import RequestLog, log_refused
 
 _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"

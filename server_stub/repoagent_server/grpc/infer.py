@@ -20,10 +20,9 @@ from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.response import ResponseWriter, code_for, details
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Answer, Headers, Inference, Mailbox, check_version
-from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
-from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.request_log import RequestLog, RunningRequest
 
 logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
@@ -84,7 +83,7 @@ class InferCalls:
 
     def _running(self, received: Received, context: Context) -> RunningRequest:
         size = received.ByteSize() if isinstance(received, pb.ModelInferRequest) else len(received)
-        running = RunningRequest(size, self.inference.now(context.caller), context.request_id)
+        running = RunningRequest(size, self.inference.name_now(context.caller), context.request_id)
         running.model = getattr(received, "model_name", "")
         return running
 

@@ -16,8 +16,8 @@ from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import code_for, details, error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import Answer, CallContext
-from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.client_text import client_text
+from repoagent_server.shared.request_log import RunningRequest
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
@@ -167,7 +167,7 @@ class InferStream:
         """What the request log gets of a message; None without that log."""
         if self._calls.log is None:
             return None
-        return RunningRequest(len(message), self._calls.inference.now(self._call.client), self._call.request_id)
+        return RunningRequest(len(message), self._calls.inference.name_now(self._call.client), self._call.request_id)
 
     def _refuse(self, error: RepoAgentError, request_id: str, running: RunningRequest | None) -> None:
         self.put(error_message(error, request_id), error)

@@ -5,7 +5,7 @@ checked, and its tensors are views of the message as it came. Without this a sma
 more at eight connections (benchmarks/fast_paths.py, 22 November 2026).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -115,20 +115,7 @@ class KnownRequests:
         alike = self._known.setdefault((data[:begin], len(data) - end), [])
         if len(alike) >= _MAX_ALIKE:
             alike.clear()
-        asked = decoded.asked
-        without_tensors = Asked(
-            asked.model_name,
-            {},
-            asked.model_version,
-            asked.requested_outputs,
-            "",
-            asked.parameters,
-            asked.correlation_id,
-            asked.sequence_start,
-            asked.sequence_end,
-            asked.priority,
-            asked.timeout_us,
-        )
+        without_tensors = replace(decoded.asked, inputs={}, id="")
         alike.append(_Known(head, places, Decoded(without_tensors, decoded.requested, decoded.empty_final)))
 
 

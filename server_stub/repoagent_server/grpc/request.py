@@ -1,6 +1,6 @@
 """``ModelInferRequest`` to the core's request. Texts and the order of checks are Triton's."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -197,8 +197,8 @@ def _read_parameters(
     for name, parameter in given.items():
         if name == EMPTY_FINAL:
             empty_final = _expect(name, parameter, "bool_param")
-        elif name in _SETTERS:
-            _SETTERS[name](fields, parameter)
+        elif name in _KNOWN:
+            fields[_KNOWN[name][0]] = _known(name, parameter)  # type: ignore[literal-required]
         else:
             parameters[name] = _plain(name, parameter)
     return empty_final
@@ -230,39 +230,23 @@ def _expect(name: str, parameter: pb.InferParameter, *kinds: str) -> Any:
     return value
 
 
-def _sequence_id(fields: AskedFields, parameter: pb.InferParameter) -> None:
-    value = _expect("sequence_id", parameter, "int64_param", "string_param")
-    # Identifiers are unsigned in the core; a negative one keeps its bits, as in Triton.
-    fields["correlation_id"] = value % 2**64 if isinstance(value, int) else value
+def _known(name: str, parameter: pb.InferParameter) -> Any:
+    value = _expect(name, parameter, *_KNOWN[name][1])
+    if name == "sequence_id" and isinstance(value, int):
+        return value % 2**64  # Identifiers are unsigned in the core; a negative one keeps its bits, as in Triton.
+    if name in ("priority", "timeout") and value < 0:
+        raise InvalidArgumentError(f"invalid value for '{name}', expected value >= 0.")
+    return value
 
 
-def _sequence_start(fields: AskedFields, parameter: pb.InferParameter) -> None:
-    fields["sequence_start"] = _expect("sequence_start", parameter, "bool_param")
-
-
-def _sequence_end(fields: AskedFields, parameter: pb.InferParameter) -> None:
-    fields["sequence_end"] = _expect("sequence_end", parameter, "bool_param")
-
-
-def _priority(fields: AskedFields, parameter: pb.InferParameter) -> None:
-    fields["priority"] = _expect("priority", parameter, "int64_param", "uint64_param")
-    if fields["priority"] < 0:
-        raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
-
-
-def _timeout(fields: AskedFields, parameter: pb.InferParameter) -> None:
-    fields["timeout_us"] = _expect("timeout", parameter, "int64_param")
-    if fields["timeout_us"] < 0:
-        raise InvalidArgumentError("invalid value for 'timeout', expected value >= 0.")
-
-
-_SETTERS: Final[Mapping[str, Callable[[AskedFields, pb.InferParameter], None]]] = {
-    "sequence_id": _sequence_id,
-    "sequence_start": _sequence_start,
-    "sequence_end": _sequence_end,
-    "priority": _priority,
-    "timeout": _timeout,
+_KNOWN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "sequence_id": ("correlation_id", ("int64_param", "string_param")),
+    "sequence_start": ("sequence_start", ("bool_param",)),
+    "sequence_end": ("sequence_end", ("bool_param",)),
+    "priority": ("priority", ("int64_param", "uint64_param")),
+    "timeout": ("timeout_us", ("int64_param",)),
 }
+"""The parameters with a meaning: the field of a request that each is, and the kinds of value that it may have."""
 
 
 _REGION = "shared_memory_region"

@@ -185,8 +185,7 @@ class Inference:
             NotFoundError: there is no such model or version.
         """
         if isinstance(error, AccessError) and self._access is not None:
-            now = self.now(client)
-            error.client = now.name if now is not None else ""
+            error.client = self.name_now(client)
             self._denied(self._access, error, client, self._route)
         self.core.model_metadata(model, version)
 
@@ -207,17 +206,17 @@ class Inference:
             request_id,
         )
 
-    def now(self, client: Caller | None) -> Caller | None:
-        """``client`` by the rules of now, for logs: a key may belong to another client since its call began.
+    def name_now(self, client: Caller | None) -> str:
+        """The name of ``client`` by the rules of now, for logs: a key may belong to another one since its call began.
 
-        None without access control, and if it belongs to no client any more.
+        Empty without access control, and if it belongs to no client any more.
         """
         if client is None or self._access is None:
-            return None
+            return ""
         try:
-            return self._access.current(client)
+            return self._access.current(client).name
         except AccessError:
-            return None
+            return ""
 
     def admit(self, client: Caller | None, model: str, *, route: str = "") -> Caller | None:
         """Check that ``client`` may infer with ``model``: before anything of the answer depends on the model.

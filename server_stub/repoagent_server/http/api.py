@@ -13,7 +13,6 @@ from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.headers import Api, HeaderForwarding, Restrictions
 from repoagent_server.handlers.inference import Inference, Mailbox
 from repoagent_server.handlers.operations import Operations
-from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.compression import CodedBodies
@@ -27,7 +26,7 @@ from repoagent_server.http.service import HttpService, MakeService, Match, Param
 from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.request_log import RequestLog, RunningRequest
 from repoagent_server.shared.reserve import Reserve
 
 MetricsText = Callable[[], str]
@@ -160,7 +159,7 @@ class _LoggedExchange(WrappedExchange):
 
     def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog, protocol: str) -> None:
         super().__init__(inner)
-        self._running = RunningRequest(len(request.body), None, protocol=protocol)
+        self._running = RunningRequest(len(request.body), protocol=protocol)
         self._request = request
         self._match = match
         self._log = log

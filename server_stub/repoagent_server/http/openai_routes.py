@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -164,6 +164,29 @@ def _done(answer: Callable[[Request, Params], Response] | None) -> Callable[[Req
     return done
 
 
+Reader: TypeAlias = Callable[[object], tuple[Answer, Sequence[GenerationRequest]]]
+"""Makes the answer of a route that generates text, and what it asks of the model, from the body of a request."""
+
+
+def _chat(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
+    asked = read_chat(document)
+    form, thinks = ChatForm(log_probs=asked.log_probs), asked.ask.guide is None
+    answer = ChoicesAnswer(asked.model, form, prompts=1, sampling=asked.sampling, tools=asked.tools, thinks=thinks)
+    return answer, [asked.ask]
+
+
+def _completion(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
+    asked = read_completion(document)
+    form = CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count)
+    prompts = len(asked.asks)
+    return ChoicesAnswer(asked.model, form, prompts=prompts, sampling=asked.sampling, tools=Tools()), asked.asks
+
+
+def _response(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
+    asked = read_response(document)
+    return ResponseAnswer(asked), [asked.ask]
+
+
 class OpenAiRoutes:
     """The routes. One per event loop."""
 
@@ -182,9 +205,9 @@ class OpenAiRoutes:
         needs = Need(Scope.BODY, Right.INFER)
         asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs, refuse=openai_error)
         return [
-            asks("/v1/chat/completions", deferred=self.chat),
-            asks("/v1/completions", deferred=self.completions),
-            asks("/v1/responses", deferred=self.responses),
+            asks("/v1/chat/completions", deferred=partial(self.generate, _chat)),
+            asks("/v1/completions", deferred=partial(self.generate, _completion)),
+            asks("/v1/responses", deferred=partial(self.generate, _response)),
             asks("/v1/embeddings", deferred=partial(self.vectors, read_embedding)),
             asks("/v1/score", deferred=partial(self.vectors, read_score)),
             asks("/v1/rerank", deferred=partial(self.vectors, read_rerank)),
@@ -210,50 +233,20 @@ class OpenAiRoutes:
         except RepoAgentError as error:
             return openai_error(error)
 
-    def chat(self, request: Request, _: Params, exchange: Exchange) -> None:
-        """``POST /v1/chat/completions``."""
+    def generate(self, reader: Reader, request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /v1/chat/completions``, ``/v1/completions`` and ``/v1/responses``."""
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
             found = self._named(document, request)
-            asked = read_chat(document)
-            answer = ChoicesAnswer(
-                asked.model,
-                ChatForm(log_probs=asked.log_probs),
-                prompts=1,
-                sampling=asked.sampling,
-                tools=asked.tools,
-                thinks=asked.ask.guide is None,
-            )
-            return answer, self._requests([asked.ask], found), asked.sampling.stream
+            answer, asks = reader(document)
+            return answer, self._requests(asks, found), asks[0].stream
 
-        self._read_and(read, self._generate(request, exchange), request, exchange)
+        def submit(found: tuple[Answer, list[Asked], bool]) -> None:
+            answer, requests, stream = found
+            kind = StreamGroup if stream else DocumentGroup
+            self._submit(kind(answer, exchange, wanted_report(request)), requests, request, exchange)
 
-    def completions(self, request: Request, _: Params, exchange: Exchange) -> None:
-        """``POST /v1/completions``."""
-
-        def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            found = self._named(document, request)
-            asked = read_completion(document)
-            answer = ChoicesAnswer(
-                asked.model,
-                CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count),
-                prompts=len(asked.asks),
-                sampling=asked.sampling,
-                tools=Tools(),
-            )
-            return answer, self._requests(asked.asks, found), asked.sampling.stream
-
-        self._read_and(read, self._generate(request, exchange), request, exchange)
-
-    def responses(self, request: Request, _: Params, exchange: Exchange) -> None:
-        """``POST /v1/responses``."""
-
-        def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            found = self._named(document, request)
-            asked = read_response(document)
-            return ResponseAnswer(asked), self._requests([asked.ask], found), asked.sampling.stream
-
-        self._read_and(read, self._generate(request, exchange), request, exchange)
+        self._read_and(read, submit, request, exchange)
 
     def vectors(
         self, reader: Callable[[object], VectorRequest], request: Request, _: Params, exchange: Exchange
@@ -300,15 +293,6 @@ class OpenAiRoutes:
         if asks[0].stream and not self._inference.core.decoupled(found.model):
             asks = [replace(ask, stream=False) for ask in asks]
         return asked_of(asks, found.model, found.metadata)
-
-    def _generate(self, request: Request, exchange: Exchange) -> Callable[[tuple[Answer, list[Asked], bool]], None]:
-        def submit(found: tuple[Answer, list[Asked], bool]) -> None:
-            answer, requests, stream = found
-            report = wanted_report(request)
-            kind = StreamGroup if stream else DocumentGroup
-            self._submit(kind(answer, exchange, report), requests, request, exchange)
-
-        return submit
 
     def _read_and(
         self, read: Callable[[object], _T], submit: Callable[[_T], None], request: Request, exchange: Exchange

@@ -18,8 +18,8 @@ from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
-from repoagent_server.handlers.running_request import log_refused
 from repoagent_server.shared.client_text import client_text
+from repoagent_server.shared.request_log import log_refused
 from repoagent_server.shared.reserve import Reserve
 
 _INFER: Final = f"/{SERVICE}/ModelInfer"

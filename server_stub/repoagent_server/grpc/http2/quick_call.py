@@ -12,8 +12,8 @@ from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
 from repoagent_server.grpc.infer import OneAnswer, status_of
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import details
-from repoagent_server.handlers.running_request import RunningRequest
 from repoagent_server.shared.request_id import RECEIPT
+from repoagent_server.shared.request_log import RunningRequest
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -52,7 +52,7 @@ class QuickCall(OneAnswer):
         """Answer ``message``."""
         calls, head = self._dispatcher.calls, self._stream.head
         if calls.log is not None:
-            self._running = RunningRequest(len(message), calls.inference.now(head.caller), head.request_id)
+            self._running = RunningRequest(len(message), calls.inference.name_now(head.caller), head.request_id)
         calls.in_flight.started()
         self._started = True
         try:

@@ -73,8 +73,10 @@ class Http2Transport:
             self.certificates.watch()
 
     async def part(self) -> None:
-        """Ask clients to go elsewhere with new calls. Those that come are served."""
-        """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
+        """Ask clients to go elsewhere with new calls; those that come are served.
+
+        Returns when every client has heard, or has had its time for that.
+        """
         if self._options.reuse_port:
             await self._stop_listening()  # what begins now is left to the server that follows
         deadline = self._loop.time() + _PART_SECONDS
