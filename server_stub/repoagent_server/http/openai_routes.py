@@ -50,7 +50,6 @@ from repoagent_server.openai.response_answer import ResponseAnswer
 from repoagent_server.openai.response_request import read_response
 from repoagent_server.openai.tensors import asked_of, makes_text
 from repoagent_server.openai.tokenizing import TokenRequest, read_detokenize, read_tokenize
-from repoagent_server.openai.tools import Tools
 from repoagent_server.shared.core import Core
 
 
@@ -170,21 +169,18 @@ Reader: TypeAlias = Callable[[object], tuple[Answer, Sequence[GenerationRequest]
 
 def _chat(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
     asked = read_chat(document)
-    form, thinks = ChatForm(log_probs=asked.log_probs), asked.ask.guide is None
-    answer = ChoicesAnswer(asked.model, form, prompts=1, sampling=asked.sampling, tools=asked.tools, thinks=thinks)
-    return answer, [asked.ask]
+    return ChoicesAnswer(asked, ChatForm(log_probs=asked.log_probs)), asked.asks
 
 
 def _completion(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
     asked = read_completion(document)
     form = CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count)
-    prompts = len(asked.asks)
-    return ChoicesAnswer(asked.model, form, prompts=prompts, sampling=asked.sampling, tools=Tools()), asked.asks
+    return ChoicesAnswer(asked, form), asked.asks
 
 
 def _response(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
     asked = read_response(document)
-    return ResponseAnswer(asked), [asked.ask]
+    return ResponseAnswer(asked), asked.asks
 
 
 class OpenAiRoutes:

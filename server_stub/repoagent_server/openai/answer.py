@@ -3,14 +3,15 @@
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.choice import Choice, Delta, StopWords
+from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.sampling import Sampling
 from repoagent_server.openai.tools import Tools
 
@@ -85,18 +86,35 @@ def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """A request to a route that generates text. ``asks``: one for each prompt."""
+
+    model: str
+    asks: Sequence[GenerationRequest]
+    sampling: Sampling
+    tools: Tools = field(default_factory=Tools)
+    log_probs: bool = False
+    echoes: Sequence[str | None] = ()
+    """Of a completion: what goes before the texts of each prompt."""
+    echoed: Mapping[str, Any] = field(default_factory=dict)
+    """The fields that a response of ``/v1/responses`` repeats."""
+
+
 class Answer(ABC):
-    """Takes the responses of ``prompts`` requests, each with ``count`` choices."""
+    """Takes the responses to each prompt of a request, each with ``count`` choices."""
 
     keeps = False
     """Whether a stream ends with all that it has had."""
 
-    def __init__(self, *, prompts: int, sampling: Sampling, tools: Tools, thinks: bool = False) -> None:
-        """``thinks``: whether texts are looked through for the model's reasoning."""
+    def __init__(self, asked: TextRequest) -> None:
+        sampling, prompts, first = asked.sampling, len(asked.asks), asked.asks[0]
+        thinks = first.messages is not None and first.guide is None  # else the text has no reasoning to look for
         self._count = sampling.count
         self._stream = sampling.stream
         self._choices = [
-            Choice(index, StopWords(sampling.stop), tools, thinks=thinks) for index in range(prompts * sampling.count)
+            Choice(index, StopWords(sampling.stop), asked.tools, thinks=thinks)
+            for index in range(prompts * sampling.count)
         ]
         self._usage = Usage()
         self._counted: set[int] = set()
@@ -183,19 +201,17 @@ class Form(Protocol):
 class ChoicesAnswer(Answer):
     """Chats and completions: a list of choices, or chunks of them."""
 
-    def __init__(
-        self, model: str, form: Form, *, prompts: int, sampling: Sampling, tools: Tools, thinks: bool = False
-    ) -> None:
-        super().__init__(prompts=prompts, sampling=sampling, tools=tools, thinks=thinks)
+    def __init__(self, asked: TextRequest, form: Form) -> None:
+        super().__init__(asked)
         self._form = form
-        self._include_usage = sampling.include_usage
-        self._continuous = sampling.continuous_usage
+        self._include_usage = asked.sampling.include_usage
+        self._continuous = asked.sampling.continuous_usage
         self._deltas: list[list[Delta]] = [[] for _ in self._choices]
         self._head = {
             "id": form.prefix + secrets.token_hex(12),
             "object": form.part if self._stream else form.whole,
             "created": int(time.time()),
-            "model": model,
+            "model": asked.model,
             "system_fingerprint": None,
         }
 

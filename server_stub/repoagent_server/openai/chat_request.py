@@ -2,16 +2,17 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps_text
+from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.conversation import template_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
-from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
+from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
 from repoagent_server.openai.tool_calls import CallPiece
 from repoagent_server.openai.tools import Tools, read_tools
 
@@ -87,18 +88,7 @@ MOST_ALTERNATIVES: Final = 20
 _TEXTS_ONLY: Final = "the server has texts only"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat to be continued."""
-
-    model: str
-    ask: GenerationRequest
-    sampling: Sampling
-    tools: Tools
-    log_probs: bool
-
-
-def read_chat(document: object) -> ChatRequest:
+def read_chat(document: object) -> TextRequest:
     """Read the body of a request.
 
     Raises:
@@ -128,7 +118,7 @@ def read_chat(document: object) -> ChatRequest:
         stream=sampling.stream,
         usage=sampling.include_usage or not sampling.stream,
     )
-    return ChatRequest(model, ask, sampling, tools, log_probs)
+    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, log_probs=log_probs)
 
 
 def _refuse(fields: Fields) -> None:

@@ -1,15 +1,15 @@
 """``/v1/completions``: the request."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import loads
+from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
-from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
+from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
 
 
 class CompletionForm:
@@ -86,18 +86,7 @@ _MOST_ALTERNATIVES: Final = 20
 _MOST_ECHOED: Final = 1 << 25
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
-    """``asks``: one for each prompt. ``echoes``: what goes before the text of each."""
-
-    model: str
-    asks: list[GenerationRequest]
-    echoes: list[str | None]
-    sampling: Sampling
-    log_probs: bool
-
-
-def read_completion(document: object) -> CompletionRequest:
+def read_completion(document: object) -> TextRequest:
     """Read the body of a request.
 
     Raises:
@@ -135,7 +124,7 @@ def read_completion(document: object) -> CompletionRequest:
         raise fields.wrong(
             "echo", f"cannot be honoured: the texts before all choices have over {_MOST_ECHOED} characters"
         )
-    return CompletionRequest(model, asks, echoes, sampling, alternatives is not None)
+    return TextRequest(model=model, asks=asks, sampling=sampling, log_probs=alternatives is not None, echoes=echoes)
 
 
 def _prompts(fields: Fields) -> list[dict[str, Any]]:

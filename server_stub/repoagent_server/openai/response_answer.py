@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps, loads
-from repoagent_server.openai.answer import Answer
+from repoagent_server.openai.answer import Answer, TextRequest
 from repoagent_server.openai.choice import Choice, Delta
-from repoagent_server.openai.response_request import ResponseRequest
 from repoagent_server.openai.tool_calls import CallPiece
 
 _ENDED: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -22,8 +21,8 @@ class ResponseAnswer(Answer):
 
     keeps = True
 
-    def __init__(self, asked: ResponseRequest) -> None:
-        super().__init__(prompts=1, sampling=asked.sampling, tools=asked.tools, thinks=asked.ask.guide is None)
+    def __init__(self, asked: TextRequest) -> None:
+        super().__init__(asked)
         self._asked = asked
         self._id = f"resp_{secrets.token_hex(24)}"
         self._created = int(time.time())

@@ -1,17 +1,17 @@
 """``/v1/responses``: the request. Its items become the messages of a conversation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps, dumps_text
+from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
 from repoagent_server.openai.conversation import STORED, item_messages
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import format_guide
-from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
-from repoagent_server.openai.tools import Tools, read_tools
+from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
+from repoagent_server.openai.tools import read_tools
 
 _INCLUDED: Final = "message.output_text.logprobs"
 _ECHOED: Final[Mapping[str, Any]] = {
@@ -33,18 +33,7 @@ _ECHOED: Final[Mapping[str, Any]] = {
 _MOST_ECHOED: Final = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRequest:
-    """A conversation to be continued. ``echoed``: the fields that the response repeats."""
-
-    model: str
-    ask: GenerationRequest
-    sampling: Sampling
-    tools: Tools
-    echoed: Mapping[str, Any]
-
-
-def read_response(document: object) -> ResponseRequest:
+def read_response(document: object) -> TextRequest:
     """Read the body of a request.
 
     Raises:
@@ -77,7 +66,7 @@ def read_response(document: object) -> ResponseRequest:
         top_log_probs=(alternatives or 0) if included else None,
         stream=sampling.stream,
     )
-    return ResponseRequest(model, ask, sampling, tools, _echoed(fields))
+    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, echoed=_echoed(fields))
 
 
 def _echoed(fields: Fields) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def _answer(kind: str, *, stream: bool) -> Answer:
     if kind == "response":
         return ResponseAnswer(read_response({**asked, "input": "x", "include": ["message.output_text.logprobs"]}))
     chat = read_chat({**asked, "messages": user("x"), "logprobs": True})
-    return ChoicesAnswer("m", ChatForm(log_probs=True), prompts=1, sampling=chat.sampling, tools=chat.tools)
+    return ChoicesAnswer(chat, ChatForm(log_probs=True))
 
 
 def _response(text: str = "a", log_probs: Sequence[str] = ()) -> InferResponse:
