@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -200,8 +200,7 @@ class Weights:
         """Gate, up and down."""
         hidden = self._shape.hidden_size
         if f"{self._stem}{stem}gate_up_proj.weight" in self._checkpoint:
-            both = self._linear(f"{stem}gate_up_proj", hidden, 2 * inner)
-            gate, up = Linear(both.matrix[:inner]), Linear(both.matrix[inner:])
+            gate, up = _halves(self._linear(f"{stem}gate_up_proj", hidden, 2 * inner))
         else:
             gate, up = (self._linear(f"{stem}{name}_proj", hidden, inner) for name in ("gate", "up"))
         return gate, up, self._linear(f"{stem}down_proj", inner, hidden)
@@ -242,6 +241,15 @@ class Weights:
         values = np.array(_FOUR_BITS + tuple(-value for value in _FOUR_BITS), np.float32)
         halves = np.stack([values[blocks & 15], values[blocks >> 4]], axis=-1).reshape(*scales.shape, 32)
         return np.asarray(np.ldexp(halves, scales[..., None]), np.float32).reshape(count, outputs, inputs)
+
+
+def _halves(both: Linear) -> tuple[Linear, Linear]:
+    """Two layers that lie one below the other, without biases."""
+    middle, found = len(both.matrix) // 2, []
+    for part in (slice(middle), slice(middle, None)):
+        blocks: Any = None if both.blocks is None else tuple(array[part] for array in both.blocks)
+        found.append(Linear(both.matrix[part], blocks=blocks))
+    return found[0], found[1]
 
 
 def _stacked(parts: Sequence[Linear]) -> Linear:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from repoagent_llm.builder.architecture import read_architecture
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
-from repoagent_llm.builder.weights import Linear, Weights, _stacked
+from repoagent_llm.builder.weights import Linear, Weights, _halves, _stacked
 
 from llm.tests.tiny_checkpoints import tiny_checkpoint
 
@@ -81,6 +81,20 @@ def test_the_text_part_of_a_model_that_takes_images_is_read(rewritten: Callable[
     norm = weights.layer(2).after_mlp
     assert norm is not None
     assert abs(norm.scale.mean() - 1) < 0.2  # it is stored as a difference to one
+
+
+def test_layers_in_blocks_that_lie_in_one_matrix_keep_their_blocks() -> None:
+    """As gate and up of Phi 3: rounded again, they would be others than the file's."""
+    scales, matrix = np.arange(4, dtype=np.float32).reshape(4, 1), np.ones((4, 32), np.float32)
+    four = Linear(matrix, blocks=(np.arange(64, dtype=np.uint8).reshape(4, 1, 16), scales))
+    eight = Linear(matrix, blocks=(np.zeros((4, 1, 32), np.int8), scales))
+    for both in (four, eight):
+        stacked = _stacked(_halves(both))
+        assert stacked.blocks is not None
+        assert both.blocks is not None
+        np.testing.assert_array_equal(stacked.blocks[0], both.blocks[0])
+        np.testing.assert_array_equal(stacked.blocks[1], both.blocks[1])
+    assert [half.blocks for half in _halves(Linear(matrix))] == [None, None]
 
 
 def test_layers_in_blocks_of_different_kinds_are_stacked_as_numbers() -> None:
