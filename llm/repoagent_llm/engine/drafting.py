@@ -255,10 +255,12 @@ class DraftModel:
 
 # So many running requests may draft by lookahead where rows with drafts run one by one.
 _ALONE = 2
+# Each has a row of logits, and a guide may force a whole page.
+_MOST_FORCED = 16
 
 
 class Drafting:
-    """Drafts by lookahead, or by a draft model.
+    """Drafts by lookahead, by a draft model, or of what a guide forces.
 
     On pages one run verifies the guesses of all requests. How many there are follows from what a step costs and how
     many were right. In slabs rows with drafts run one by one, so that there are none in a crowd.
@@ -276,8 +278,11 @@ class Drafting:
         least = self._cost.least_share(len(running)) if self._packed else 0.0
         if self._packed or len(running) <= _ALONE:
             for task in running:
+                guide = task.group.sequences[0].guide if self._model is None and task.draftable else None
                 if task.lookahead is not None and _waits_for_one(task):
                     task.drafts = self._look_ahead(task, task.lookahead, least)
+                elif guide is not None and _waits_for_one(task):
+                    task.drafts = _forced(task, guide)
         if self._model is not None and len(running) <= self._model.crowd:
             began = time.monotonic()
             self._model.draft([task for task in running if task.draftable and _waits_for_one(task)], least)
@@ -329,6 +334,15 @@ class Drafting:
         """Release the draft model."""
         if self._model is not None:
             self._model.close()
+
+
+def _forced(task: Task, guide: Guide) -> list[int]:
+    """What the guide leaves no choice of: a run for all of it, instead of one for each token."""
+    most = min(_MOST_FORCED, task.max_new_tokens - task.group.sequences[0].generated - 1)
+    try:
+        return list(guide.forced()[: max(0, most)])
+    except Exception:  # a guess only saves time; a guide that is broken fails its request at the next mask
+        return []
 
 
 def _waits_for_one(task: Task) -> bool:

@@ -1,5 +1,6 @@
 """Guide: what the engine asks of a grammar while it writes one sequence."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,9 @@ class Guide(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends the text rather than being part of it."""
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that very likely come next, whatever the model prefers; it changes nothing."""
 
     def fork(self) -> "Guide":
         """An independent copy in the same state."""

@@ -118,6 +118,10 @@ class _LlguidanceGuide:
     def is_end(self, token: int) -> bool:
         return token in self._stop_ids
 
+    def forced(self) -> Sequence[int]:
+        found: list[int] = self._matcher.compute_ff_tokens()  # of the texts that a tokenizer would cut the bytes into
+        return found
+
     def fork(self) -> "_LlguidanceGuide":
         return _LlguidanceGuide(self._matcher.deep_copy(), self._vocab_size, self._stop_ids)
 

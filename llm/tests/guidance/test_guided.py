@@ -306,6 +306,39 @@ def test_tokens_become_bytes_as_their_tokenizer_says(tokenizer: Tokenizer) -> No
     assert tokenizer.token_to_id("<end>") in Vocabulary.of(["x"], tokenizer.to_str(), [1], 2).special_ids
 
 
+@pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(top_p=0.9, seed=4)])
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_a_guide_forces_takes_a_run_for_many_tokens(
+    sampling: SamplingConfig, broken: bool, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is guessed only: what the text is does not depend on it."""
+
+    def fail(_: object) -> list[int]:
+        raise RuntimeError("no")
+
+    if broken:
+        monkeypatch.setattr("repoagent_llm.guidance.llguidance_backend._LlguidanceGuide.forced", fail)
+    size, widths = tokenizer.get_vocab_size(), list[int]()
+    runner = FakeRunner(
+        vocab_size=size,
+        max_seq_len=400,
+        logits=lambda history: hashed_logits(size)(history) + _longest(tokenizer),
+        before_step=lambda segments: widths.extend(len(segment.tokens) for segment in segments),
+    )
+    with Executor.from_runner(runner, ExecutorConfig(guided_decoding_config=_config(tokenizer))) as made:
+        (response,) = _ask(made, Kind.REGEX, "the quick brown fox " * 10 + "(a|b)", sampling_config=sampling)
+        (short,) = _ask(made, Kind.REGEX, "the quick brown fox " * 10, max_tokens=3, sampling_config=sampling)
+    assert re.fullmatch("(the quick brown fox ){10}[ab]", _texts(tokenizer, [response])[0])
+    assert short.result.output_token_ids[0] == response.result.output_token_ids[0][:3]
+    assert (max(widths) == 1) if broken else (5 < max(widths) <= 17)  # a token and at most 16 guesses
+
+
+def _longest(tokenizer: Tokenizer) -> Any:
+    """A model that, as real ones do, prefers what its tokenizer would make of a text."""
+    texts = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return np.array([30.0 * len(text) for text, _ in texts], np.float32)
+
+
 def test_a_draft_model_follows_the_grammar_too(tokenizer: Tokenizer) -> None:
     size = tokenizer.get_vocab_size()
     config = ExecutorConfig(guided_decoding_config=_config(tokenizer))
