@@ -230,7 +230,9 @@ class EnsembleBuilder:
             InvalidArgumentError: they do not fit any more.
         """
         labels = ensemble.composition.labels if ensemble.composition is not None else NO_LABELS
-        return self.build(ensemble.name, ensemble.version, self._linked(ensemble, namespace), labels)
+        rebuilt = self.build(ensemble.name, ensemble.version, self._linked(ensemble, namespace), labels)
+        rebuilt.keep_receipt(ensemble)
+        return rebuilt
 
     def outdated(self, ensemble: ServedModel, namespace: str) -> bool:
         """Whether a member of ``ensemble`` is not the one any more that it was checked against."""

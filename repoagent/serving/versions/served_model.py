@@ -145,6 +145,10 @@ class ServedModel:
         self.classes = replace(self.classes, receipt=receipt)
         self._named_receipt = receipt if in_answers else ""
 
+    def keep_receipt(self, old: "ServedModel") -> None:
+        """The load that made ``old`` made this one, too."""
+        self.show_receipt(old.classes.receipt, in_answers=bool(old._named_receipt))
+
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """Its metadata, without versions: nothing changes them."""

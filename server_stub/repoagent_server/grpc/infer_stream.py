@@ -17,6 +17,7 @@ from repoagent_server.grpc.response import code_for, details, error_message, res
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import Answer, CallContext
 from repoagent_server.shared.client_text import client_text
+from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.request_log import RunningRequest
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
@@ -293,6 +294,8 @@ class _StreamSender(Answer):
             response = InferResponse(asked.model_name, asked.model_version, id=asked.id)
         if response.error is not None:
             return self._failure(response.error, final)
+        if response.receipt:
+            response.parameters = {**response.parameters, RECEIPT.decode(): response.receipt}
         return response_message(self._calls.parts(response, self._decoded), final)
 
     def _failure(self, error: RepoAgentError, final: bool) -> bytes:

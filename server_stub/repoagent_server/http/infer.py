@@ -20,7 +20,6 @@ from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
 from repoagent_server.http.service import Params, answer_to, fault
-from repoagent_server.shared.request_id import RECEIPT
 
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
@@ -162,9 +161,7 @@ class _Reply(Answer):
 
     def _answer(self) -> Response:
         answer = self._result()
-        answer.served = response = self._response
-        if response is not None and response.receipt:
-            answer.headers = [*answer.headers, (RECEIPT, response.receipt.encode())]
+        answer.served = self._response
         return answer
 
     def _result(self) -> Response:

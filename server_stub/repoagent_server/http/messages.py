@@ -11,6 +11,7 @@ from repoagent_server.access import AccessError, Caller, PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.shared.client_text import client_text
+from repoagent_server.shared.request_id import RECEIPT
 
 Header = tuple[bytes, bytes]
 
@@ -109,7 +110,7 @@ class Response:
     headers: Sequence[Header] = ()
     parts: Sequence[Buffer] = field(default=())
     served: InferResponse | None = None
-    """What a model has answered, if one has: the request log has its version from here."""
+    """What a model has answered, if one has: the request log has its version from here, the headers its receipt."""
     tokens: tuple[int, int] | None = None
     """How many tokens a language model has read and made, if that is known: for the request log. Of a response in
     pieces it is known at its end."""
@@ -187,7 +188,6 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_OK: Final = 200
 _BUSY: Final = (429, 503)
 _RETRY: Final = (b"Retry-After", b"1")
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
@@ -222,8 +222,10 @@ def chunk(piece: bytes) -> bytes:
 
 
 def headers_of(response: Response) -> Sequence[Header]:
-    """Those of ``response``, and of one that a client should ask for again, when."""
-    headers = response.headers
+    """Those of ``response``: it names the receipt of what answered, and when a client should ask again."""
+    headers, served = response.headers, response.served
+    if served is not None and served.receipt:
+        headers = [*headers, (RECEIPT, served.receipt.encode())]
     if response.status not in _BUSY or any(name.lower() == b"retry-after" for name, _ in headers):
         return headers
     return [*headers, _RETRY]
@@ -231,7 +233,7 @@ def headers_of(response: Response) -> Sequence[Header]:
 
 def _head(response: Response, connection: bytes, framing: bytes, request_id: bytes | None) -> bytes:
     lines = [_STATUS_LINES[response.status], b"Content-Type: ", response.content_type, b"\r\n"]
-    for name, value in response.headers if response.status == _OK else headers_of(response):
+    for name, value in headers_of(response):
         lines += (name, b": ", value, b"\r\n")
     if request_id is not None:
         lines += (b"X-Request-Id: ", request_id, b"\r\n")

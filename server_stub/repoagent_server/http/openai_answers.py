@@ -46,7 +46,8 @@ class Group:
         """Take a response to request ``number``."""
         if self.failed:
             return
-        self.served = response or self.served
+        if response is not None:
+            self.served = _after(self.served, response)
         try:
             if response is not None and response.error is not None:
                 raise response.error
@@ -66,6 +67,14 @@ class Group:
     def _respond(self, response: Response) -> None:
         response.served = self.served
         self._exchange.respond(response)
+
+
+def _after(former: InferResponse | None, response: InferResponse) -> InferResponse:
+    """``response``, with the receipts of both: a reload may have come between the parts of an answer."""
+    if former is not None and former.receipt != response.receipt:
+        receipts = dict.fromkeys(f"{former.receipt}, {response.receipt}".split(", "))
+        response.receipt = ", ".join(filter(None, receipts))
+    return response
 
 
 class Part(inference.Answer):

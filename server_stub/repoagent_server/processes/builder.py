@@ -65,6 +65,11 @@ class HandedVersion(ServedModel):
         self.handed = handed
         self._fleet = fleet
 
+    def show_receipt(self, receipt: str, *, in_answers: bool) -> None:
+        """See :meth:`ServedModel.show_receipt`: the workers do, once they show the version."""
+        super().show_receipt(receipt, in_answers=in_answers)
+        self.handed.receipt, self.handed.in_answers = receipt, in_answers
+
     @property
     def running(self) -> int:
         """How many requests are inside, in all workers."""
@@ -122,6 +127,7 @@ class FleetBuilder(ModelBuilder):
             assert isinstance(old, HandedVersion)
             root, fleeting = old.handed.root, old.handed.fleeting
             rebuilt[number] = self._hand_over(plain.name, plain.config, root, number, fleeting, lambda: False, plain)
+            rebuilt[number].keep_receipt(old)
         self._show(next(iter(versions.values())).name, rebuilt)
         return rebuilt
 

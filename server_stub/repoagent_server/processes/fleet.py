@@ -17,7 +17,7 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS
 from repoagent_server.processes.user import WorkerUser
-from repoagent_server.processes.versions import Handed, Versions, entries
+from repoagent_server.processes.versions import Handed, Versions
 from repoagent_server.processes.worker_process import Listeners, WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -323,7 +323,7 @@ class Fleet(Versions):
         """Have a worker that has built everything serve it. Holds the lock."""
         self._replay(calls)
         for model, shown in self._shown.items():
-            calls.call("show", model, entries(shown), timeout=STEP_SECONDS)
+            calls.call("show", model, self._entries(shown), timeout=STEP_SECONDS)
         if self._open:
             calls.call("open", timeout=STEP_SECONDS)
         worker.serves = worker.calls is calls

@@ -37,6 +37,10 @@ class Handed:
     """The one worker that builds it, while the others pass requests on; None: all build it."""
     complete: bytes | None = None
     """The configuration that its home has made of it."""
+    receipt: str = ""
+    """The digest of the receipt of its load, which spans name."""
+    in_answers: bool = False
+    """Whether answers name it, too."""
 
     @property
     def order(self) -> list[Any]:
@@ -170,7 +174,7 @@ class Versions(Roster):
         with self.lock:
             self._ask_those("expect", model, timeout=STEP_SECONDS)
             self._shown[model] = numbers
-            self._ask_those("show", model, entries(numbers), timeout=STEP_SECONDS)
+            self._ask_those("show", model, self._entries(numbers), timeout=STEP_SECONDS)
 
     def retire(self, handed: Handed) -> None:
         """Let no new request of it in."""
@@ -224,10 +228,15 @@ class Versions(Roster):
         with self.lock:
             shown = self._shown.get(handed.model, {})
             if shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
-                calls.call("show", handed.model, entries(shown), timeout=STEP_SECONDS)
+                calls.call("show", handed.model, self._entries(shown), timeout=STEP_SECONDS)
             gone = handed.number not in self._handed
         if gone:  # The others have let go of it while this one built it.
             calls.call("close", handed.number)
+
+    def _entries(self, numbers: Mapping[int, int]) -> list[list[Any]]:
+        """Versions as the call ``show`` has them: each with its number and its receipt."""
+        found = [(version, number, self._handed.get(number)) for version, number in numbers.items()]
+        return [[*ids, one.receipt if one else "", one.in_answers if one else False] for *ids, one in found]
 
     def _is_shown(self, handed: Handed) -> bool:
         return self._shown.get(handed.model, {}).get(handed.version) == handed.number
@@ -259,8 +268,3 @@ class _Watch:
 def _text(config: bytes) -> str:
     """A configuration as a message has it."""
     return base64.b64encode(config).decode()
-
-
-def entries(numbers: Mapping[int, int]) -> list[list[int]]:
-    """Versions and numbers as a message has them: keys of JSON are texts."""
-    return [list(pair) for pair in numbers.items()]

@@ -312,13 +312,16 @@ class Models:
         expected = self._expected.get(model)
         return expected is not None and expected.wait(_EXPECTED_SECONDS)
 
-    def show(self, model: str, versions: list[list[int]]) -> None:
+    def show(self, model: str, versions: list[tuple[int, int, str, bool]]) -> None:
         """Serve these versions of ``model`` and no others. Those that are not built yet are shown later."""
         slot = self._table.slot(model)
         with self._lock:
-            found = {version: self._built[number][1] for version, number in versions if number in self._built}
-            lacking = {number: model for _, number in versions if number not in self._built}
+            found = {version: self._built[number][1] for version, number, *_ in versions if number in self._built}
+            lacking = {number: model for _, number, *_ in versions if number not in self._built}
             self._lacking = {one: name for one, name in self._lacking.items() if name != model} | lacking
+        for version, _, receipt, in_answers in versions:
+            if receipt and version in found:
+                found[version].show_receipt(receipt, in_answers=in_answers)
         if found:
             slot.show(LoadedModel(cast(LoadedChain, None), found, None))
         expected = self._expected.pop(model, None)

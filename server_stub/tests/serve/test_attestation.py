@@ -1,0 +1,85 @@
+"""Every answer that a model gives names the receipt of its load, over each way in and in each process."""
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from repoagent_server.shared.request_id import RECEIPT
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import World
+
+_HEADER = RECEIPT.decode()
+_ECHO = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+            answer = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
+            request.get_response_sender().send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+_CONFIG = """
+backend: "python" model_transaction_policy { decoupled: true }
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: 1 },
+  { name: "sampling_parameters" data_type: TYPE_STRING dims: 1 optional: true },
+  { name: "stream" data_type: TYPE_BOOL dims: 1 optional: true }
+]
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+parameters { key: "EXECUTION" value { string_value: "in-process" } }
+"""
+_ENSEMBLE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_FP32 dims: [-1, 4] } output { name: "Y" data_type: TYPE_FP32 dims: [-1, 4] }
+ensemble_scheduling { step { model_name: "plain" model_version: -1
+  input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }
+"""
+_ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("/v2/models/echo/generate", {"text_input": "x"}),
+    ("/v2/models/echo/generate_stream", {"text_input": "x"}),
+    ("/v1/completions", {"model": "echo", "prompt": ["x", "y"]}),
+    ("/v1/completions", {"model": "echo", "prompt": "x", "stream": True}),
+]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_answers_of_all_ways_in_name_the_receipt_of_their_load(world: "World", processes: int) -> None:
+    for name, config in (("echo", _CONFIG), ("both", _ENSEMBLE)):
+        (world.models / name / "1").mkdir(parents=True, exist_ok=True)
+        (world.models / name / "config.pbtxt").write_text(config)
+    (world.models / "echo" / "1" / "model.py").write_text(_ECHO)
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (world.root / "key.pem").write_bytes(key.private_bytes(*pem))
+    flags = f"--attest-key=file:{world.root / 'key.pem'}", "--attest-header", "--grpc-port=0", "--allow-openai"
+    server = world.serve(f"--processes={processes}", *flags)
+    for name in ("plain", "both", "echo"):
+        assert server.load(name).status_code == 200, server.log
+    before = server.ask("both").headers[_HEADER]
+    assert server.load("plain").status_code == 200  # the ensemble is built anew over it, by no load of its own
+    receipts = {name: server.ask(name).headers[_HEADER] for name in ("plain", "both")}
+    assert receipts["both"] == before
+    assert receipts["plain"] != before
+    for _ in range(4):  # of a new connection each, so that all processes answer
+        for path, body in _ASKED:
+            answer = server.http.post(path, json=body, headers={"Connection": "close"})
+            assert answer.status_code == 200, answer.text
+            assert receipts.setdefault("echo", answer.headers[_HEADER]) == answer.headers[_HEADER]
+    assert receipts["echo"].startswith("sha256:")
+    refused = server.http.post("/v2/models/plain/infer", json={"inputs": []})
+    assert refused.status_code == 400
+    assert _HEADER not in refused.headers
+    with grpc.insecure_channel(f"127.0.0.1:{server.port('grpc')}") as channel:
+        contents = service_pb2.InferTensorContents(bytes_contents=[b"x"])
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(
+            name="text_input", datatype="BYTES", shape=[1], contents=contents
+        )
+        asked = service_pb2.ModelInferRequest(model_name="echo", inputs=[tensor])
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        (answer,) = stub.ModelStreamInfer(iter([asked]), timeout=60)
+        assert answer.infer_response.parameters[_HEADER].string_param == receipts["echo"]
+    assert server.stop() == 0
