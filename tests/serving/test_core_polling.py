@@ -94,19 +94,25 @@ def test_files_given_with_the_load_make_a_model_that_lies_nowhere(
     assert core.index() == []
 
 
-def test_files_without_a_configuration_are_refused(new_core: CoreMaker) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"failed to load 'm', .* requires providing config"):
-        new_core().load("m", files={"1/model.txt": b"7"})
-
-
-def test_files_that_would_lie_outside_the_model_are_refused(new_core: CoreMaker) -> None:
-    with pytest.raises(InternalError, match="failed to load 'm', failed to poll from model repository"):
-        new_core().load("m", config='{"backend": "scripted"}', files={"../1/model.txt": b"7"})
-
-
-def test_a_broken_configuration_given_with_the_load_is_an_error_of_the_caller(new_core: CoreMaker) -> None:
-    with pytest.raises(InvalidArgumentError, match="failed to load 'm'"):
-        new_core().load("m", config="{nonsense")
+@pytest.mark.parametrize(
+    ("config", "files", "kind", "text"),
+    [
+        (None, {"1/model.txt": b"7"}, InvalidArgumentError, "failed to load 'm', .* requires providing config"),
+        (
+            '{"backend": "scripted"}',
+            {"../1/model.txt": b"7"},
+            InternalError,
+            "failed to load 'm', failed to poll from model repository",
+        ),
+        ("{nonsense", None, InvalidArgumentError, "failed to load 'm'"),
+    ],
+    ids=["files without a configuration", "files outside of the model", "a broken configuration"],
+)
+def test_what_comes_with_a_load_is_refused(
+    new_core: CoreMaker, config: str | None, files: dict[str, bytes] | None, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        new_core().load("m", config=config, files=files)
 
 
 # What the core says of itself and its models, and requests that it turns away.

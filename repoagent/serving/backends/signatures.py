@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request_checker import dims_text
-from repoagent.serving.requests.tensor import DataType
+from repoagent.serving.requests.tensor import DataType, shapes_agree
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -158,8 +158,7 @@ def _check_dims(config: "ModelConfig", tensor: str, model: tuple[int, ...], dims
             f"dimension must be -1; but shape expected by the model is {dims_text(model)}"
         )
     full = (-1, *dims) if batching else dims
-    fits = len(full) == len(model) and all(-1 in (a, b) or a == b for a, b in zip(full, model, strict=True))
-    if fits:
+    if shapes_agree(full, model):
         return
     detail = (
         "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import ModelId
-from repoagent.serving.requests.tensor import Reshaper, Tensor
+from repoagent.serving.requests.tensor import Reshaper, Tensor, shapes_agree
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -145,16 +145,12 @@ class Fit:
     def apply(self, tensor: Tensor) -> Tensor:
         """``tensor`` as the consumer wants it, or unchanged if its shape is the consumer's business. Never a copy."""
         shape = tuple(tensor.shape)
-        matches = _matches(self.dims, shape)
+        matches = shapes_agree(self.dims, shape)
         if self.adds and matches:
             return Tensor(tensor.data_type, tensor.array[None, ...])
         if not self.adds and not matches and shape[:1] == (1,):
             return Tensor(tensor.data_type, tensor.array[0])
         return tensor
-
-
-def _matches(dims: Sequence[int], shape: Sequence[int]) -> bool:
-    return len(dims) == len(shape) and all(want in (-1, got) for want, got in zip(dims, shape, strict=True))
 
 
 class Fits:

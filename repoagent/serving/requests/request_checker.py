@@ -5,13 +5,13 @@ at "no" it hands over to :meth:`RequestChecker.explain`, the plain version, whic
 order and raises the first fault it meets. A test holds the two together.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.tensor import DataType
+from repoagent.serving.requests.tensor import DataType, shapes_agree
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -37,10 +37,6 @@ class _InputRule:
     optional: bool
     batched: bool
     """The shape in a request starts with the batch size (not so for shape tensors)."""
-
-    def admits(self, dims: Sequence[int]) -> bool:
-        """Whether a shape without the batch size fits."""
-        return len(dims) == len(self.dims) and all(want in (-1, got) for want, got in zip(self.dims, dims, strict=True))
 
 
 class RequestChecker:
@@ -97,7 +93,7 @@ class RequestChecker:
                     return None
                 batch = shape[0]
                 shape = shape[1:]
-            if shape != rule.dims and (rule.fixed or not rule.admits(shape)):
+            if shape != rule.dims and (rule.fixed or not shapes_agree(rule.dims, shape)):
                 return None
         if not self._batching:
             return 1
@@ -174,7 +170,7 @@ class RequestChecker:
     def _check_shape(self, request: InferRequest, name: str) -> None:
         rule = self._rule(name)
         shape = tuple(request.inputs[name].shape)
-        if rule.admits(shape[1:] if rule.batched else shape):
+        if shapes_agree(rule.dims, shape[1:] if rule.batched else shape):
             return
         expected = (-1, *rule.dims) if self._batching else rule.dims
         note = f" {_BATCH_NOTE}" if self._batching else ""

@@ -149,6 +149,11 @@ def input_bytes(inputs: Mapping[str, Tensor]) -> int:
     return size
 
 
+def shapes_agree(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether both can be the shape of one tensor; -1 stands for any dimension."""
+    return len(one) == len(other) and all(a == b or a == -1 or b == -1 for a, b in zip(one, other, strict=True))
+
+
 class _Rule:
     """One tensor's way from one shape to another; ``-1`` dimensions keep their values, in order."""
 

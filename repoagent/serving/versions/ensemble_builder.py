@@ -18,6 +18,7 @@ from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import NO_LABELS, InferRequest, Labels, ModelId
 from repoagent.serving.requests.request_checker import dims_text
+from repoagent.serving.requests.tensor import shapes_agree
 from repoagent.serving.versions.served_model import Composition, ServedModel
 
 if TYPE_CHECKING:
@@ -40,11 +41,7 @@ class _Node:
         return cls(model, item.data_type, dims, ((-1, *dims) if config.max_batch_size > 0 else dims))
 
     def agrees(self, other: "_Node") -> bool:
-        return _compatible(self.dims, other.dims) or _compatible(self.full_dims, other.full_dims)
-
-
-def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
-    return len(one) == len(other) and all(-1 in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
+        return shapes_agree(self.dims, other.dims) or shapes_agree(self.full_dims, other.full_dims)
 
 
 def check_members(config: "ModelConfig", members: Sequence["ModelConfig"]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue, BatchRule, BatchSettings
 from repoagent.serving.scheduling.steps import Step
 
@@ -330,3 +330,49 @@ def test_whatever_happens_each_request_leaves_once_and_batches_keep_the_rules(
     assert len(model.queue) == 0
     if not batching.levels:
         assert [int(item.asked.id) for item in model.served] == sorted(int(item.asked.id) for item in model.served)
+
+
+ConfigMaker = Callable[..., ModelConfig]
+
+
+def of_inputs(**inputs: Array) -> InferRequest:
+    return InferRequest(Asked("m", {name: Tensor.of(array) for name, array in inputs.items()}))
+
+
+def rule(text: str) -> BatchRule:
+    return BatchRule(read_text(f"max_batch_size: 8 {text}"))
+
+
+def test_fixed_shapes_need_no_comparison() -> None:
+    fixed = rule('input { name: "x" dims: [ 2 ] }')
+    assert fixed.key(of_inputs(x=np.zeros((1, 2)))) is None
+
+
+def test_variable_shapes_must_agree_but_for_the_batch() -> None:
+    variable = rule('input { name: "x" dims: [ -1 ] } input { name: "z" dims: [ 2 ] }')
+    keys = [
+        variable.key(of_inputs(x=np.zeros((rows, width)), z=np.zeros((rows, 2))))
+        for rows, width in [(1, 2), (3, 2), (1, 3)]
+    ]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_optional_inputs_must_be_there_in_all_or_none() -> None:
+    optional = rule('input { name: "x" dims: [ 2 ] } input { name: "z" dims: [ 2 ] optional: true }')
+    array = np.zeros((1, 2))
+    assert optional.key(of_inputs(x=array, z=array)) == optional.key(of_inputs(z=array, x=array))
+    assert optional.key(of_inputs(x=array)) != optional.key(of_inputs(x=array, z=array))
+
+
+def test_shape_values_must_be_the_same() -> None:
+    shapes = rule('input { name: "x" dims: [ 2 ] } input { name: "s" dims: [ 2 ] is_shape_tensor: true }')
+    array = np.zeros((3, 2))
+    keys = [shapes.key(of_inputs(x=array, s=np.array(value))) for value in ([1, 2], [1, 2], [2, 1])]
+    assert keys[0] == keys[1] != keys[2]
+    assert shapes.size(of_inputs(s=np.array([1, 2]), x=array)) == 3
+
+
+def test_the_size_of_a_request_is_at_least_one() -> None:
+    batching = rule('input { name: "x" dims: [ 2 ] }')
+    assert batching.size(of_inputs(x=np.zeros((0, 2)))) == 1
+    assert BatchRule(read_text('input { name: "x" dims: [ 5 ] }')).size(of_inputs(x=np.zeros(5))) == 1

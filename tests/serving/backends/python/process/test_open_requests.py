@@ -215,18 +215,12 @@ def test_one_slow_execution_counts_at_once_and_is_forgotten_slowly() -> None:
     assert ahead.limit == 1
 
 
-def test_what_is_sent_ahead_is_over_in_two_milliseconds() -> None:
-    ahead = RequestsAhead(16)
+@pytest.mark.parametrize(("most", "duration", "limit"), [(16, MS // 2, 4), (1, 1, 1)], ids=["two ms", "turned off"])
+def test_what_is_sent_ahead_is_over_in_two_milliseconds(most: int, duration: int, limit: int) -> None:
+    ahead = RequestsAhead(most)
     for _ in range(100):
-        ahead.note(MS // 2)
-    assert ahead.limit == 4
-
-
-def test_the_operator_can_turn_it_off() -> None:
-    ahead = RequestsAhead(1)
-    for _ in range(100):
-        ahead.note(1)
-    assert ahead.limit == 1
+        ahead.note(duration)
+    assert ahead.limit == limit
 
 
 @pytest.mark.parametrize("duration", [0, -5, 1 << 200])
