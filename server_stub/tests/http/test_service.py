@@ -46,3 +46,49 @@ def test_an_answer_is_made_where_its_route_has_it_made(pool: str, asks: bool | N
 
     with Pools("t") as pools:
         assert bytes(asyncio.run(ask(pools)).body).decode().startswith(thread)
+
+
+# Finding routes.
+
+
+def _route(pattern: str) -> Route:
+    def call(_: Request, __: Params) -> Response:
+        return Response()
+
+    return Route(pattern, frozenset({b"GET"}), answer=call)
+
+
+_MODEL = _route("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?")
+_ROUTER = Router([_route("/v2"), _MODEL])
+
+
+def test_the_parts_of_a_path_are_named_and_decoded() -> None:
+    match = _ROUTER.match(b"/v2/models/a%20b%2Fc?x=1")
+    assert match is not None
+    assert match.route is _MODEL
+    assert match.params == {"model": "a b/c", "version": ""}
+
+
+def test_a_path_must_match_whole() -> None:
+    for target in (b"/v2/", b"/v2/models", b"/v2/models/m/", b"v2", b"", b"*", b"/v2/models/m/versions/x"):
+        assert _ROUTER.match(target) is None
+
+
+def test_an_absolute_target_is_understood() -> None:
+    match = _ROUTER.match(b"http://host:8000/v2/models/m")
+    assert match is not None
+    assert match.params["model"] == "m"
+
+
+def test_bytes_beyond_ascii_do_no_harm() -> None:
+    assert _ROUTER.match(b"/v2/models/\xff\xfe") is not None
+    assert _ROUTER.match(b"\xff") is None
+
+
+def test_known_targets_are_remembered_but_not_without_end() -> None:
+    router = Router([_MODEL])
+    first = router.match(b"/v2/models/m0")
+    assert router.match(b"/v2/models/m0") is first
+    for number in range(5000):
+        assert router.match(b"/v2/models/m%d" % number) is not None
+    assert len(router._seen) <= 1024
