@@ -11,8 +11,6 @@ from repoagent.errors import InvalidArgumentError
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
 Floats = npt.NDArray[np.float64]
-LENGTH_DEPENDENT: Final = ("dynamic", "longrope")
-"""Scalings whose table depends on the longest text that is served."""
 _ORIGINAL: Final = "original_max_position_embeddings"
 _LARGEST: Final = 1e15
 _FASTEST: Final = 1e6
