@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 import uvloop
@@ -115,15 +116,10 @@ class GrpcFrontend:
         """``request_log`` gets a line for each inference request. ``denials`` counts and records calls that lack the
         header of a restricted part; None records them in the core's audit log. ``reserve`` is the one of all front ends
         of the server."""
-        self._log = request_log
-        self._core = core
+        forwarding = HeaderForwarding(options.forward_header_pattern)
         self._options = options
-        self._allow_load_parameters = allow_load_parameters
-        self._forwarding = HeaderForwarding(options.forward_header_pattern)
-        self._regions = regions
-        self._limits = limits
+        self._tls_handshakes = limits.tls_handshakes
         self._reserve = reserve or Reserve(limits.held_bytes)
-        self._access = access
         denials = denials or Denials(core.audit)
         self._guards = RestrictedProtocols(SERVICE, restrictions, denials, request_log) if restrictions else None
         self._loop = uvloop.new_event_loop()
@@ -136,6 +132,20 @@ class GrpcFrontend:
         self._stop = asyncio.Event()
         self._grace = 0.0
         self._in_flight = InFlight()
+        self._make_service = partial(
+            GrpcService,
+            core,
+            self._loop,
+            allow_load_parameters=allow_load_parameters,
+            regions=regions,
+            forwarding=forwarding,
+            limits=limits,
+            access=access,
+            in_flight=self._in_flight,
+            request_log=request_log,
+            join=None,
+            reserve=self._reserve,
+        )
 
     def bind(self) -> tuple[str, int]:
         """Take the port, so that one in use shows early; nothing is answered yet. Gives address and port.
@@ -240,20 +250,7 @@ class GrpcFrontend:
             await transport.stop(self._grace)
 
     def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Http2Transport:
-        service = self._service = GrpcService(
-            self._core,
-            self._loop,
-            pools,
-            allow_load_parameters=self._allow_load_parameters,
-            regions=self._regions,
-            forwarding=self._forwarding,
-            limits=self._limits,
-            access=self._access,
-            in_flight=self._in_flight,
-            request_log=self._log,
-            join=None,
-            reserve=self._reserve,
-        )
+        service = self._service = self._make_service(pools)
         dispatcher = Dispatcher(
             self._loop,
             service,
@@ -263,7 +260,7 @@ class GrpcFrontend:
             compression=self._options.compression_level(),
             reserve=self._reserve,
         )
-        return Http2Transport(self._options, dispatcher, pools, self._limits.tls_handshakes)
+        return Http2Transport(self._options, dispatcher, pools, self._tls_handshakes)
 
 
 async def _health() -> health.aio.HealthServicer:
