@@ -160,24 +160,23 @@ class _Reply(Answer):
             self._exchange.respond(answer)
 
     def _answer(self) -> Response:
-        answer = self._result()
-        answer.served = self._response
-        return answer
-
-    def _result(self) -> Response:
         response = self._response
         if response is None or self._count != 1:
-            return error_response(UnsupportedError(_DECOUPLED))
-        if response.error is not None:
-            return error_response(response.error)
-        try:
-            pieces, parts = write_infer(response, self._form)
-        except RepoAgentError as error:
-            return error_response(error)
-        if not parts:
-            return Response(200, pieces[0], parts=pieces[1:])
-        length = sum(map(len, pieces))
-        return Response(200, pieces[0], OCTETS, [(_LENGTH, b"%d" % length)], [*pieces[1:], *parts])
+            answer = error_response(UnsupportedError(_DECOUPLED))
+        elif response.error is not None:
+            answer = error_response(response.error)
+        else:
+            try:
+                pieces, parts = write_infer(response, self._form)
+            except RepoAgentError as error:
+                answer = error_response(error)
+            else:
+                answer = Response(200, pieces[0], parts=pieces[1:])
+                if parts:
+                    answer.content_type, answer.headers = OCTETS, [(_LENGTH, b"%d" % sum(map(len, pieces)))]
+                    answer.parts = [*pieces[1:], *parts]
+        answer.served = response
+        return answer
 
 
 def _read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) -> tuple[Asked, OutputEncoding]:

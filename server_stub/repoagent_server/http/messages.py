@@ -188,6 +188,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
+_OK: Final = 200
 _BUSY: Final = (429, 503)
 _RETRY: Final = (b"Retry-After", b"1")
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
@@ -233,7 +234,9 @@ def headers_of(response: Response) -> Sequence[Header]:
 
 def _head(response: Response, connection: bytes, framing: bytes, request_id: bytes | None) -> bytes:
     lines = [_STATUS_LINES[response.status], b"Content-Type: ", response.content_type, b"\r\n"]
-    for name, value in headers_of(response):
+    served = response.served
+    plain = response.status == _OK and (served is None or not served.receipt)  # nearly always: one call less
+    for name, value in response.headers if plain else headers_of(response):
         lines += (name, b": ", value, b"\r\n")
     if request_id is not None:
         lines += (b"X-Request-Id: ", request_id, b"\r\n")
