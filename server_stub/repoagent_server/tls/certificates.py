@@ -1,16 +1,19 @@
 """Certificates and keys of TLS: their files and settings, read again when they change, and when they end."""
 
 import logging
+import os
 import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from repoagent.api import read_small_file
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.text import Family
 
@@ -24,6 +27,9 @@ _WHAT: Final = {
 }
 """What the file of a flag holds."""
 
+_LARGEST: Final = 4 << 20
+"""Bytes of a file: the certificates of all public authorities are a tenth of it."""
+
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files these are: compared, never read."""
 
@@ -33,9 +39,6 @@ class Material:
     """One consistent set of files: the key is the certificate's."""
 
     context: ssl.SSLContext
-    key: bytes = field(repr=False)
-    certificate: bytes
-    root: bytes | None
     end: float | None
     """When the certificate, or one of its chain, ends, in seconds since the epoch; None if that cannot be read."""
 
@@ -57,39 +60,41 @@ class TlsFiles:
     """How the flags begin that name these files, for messages."""
 
     def read(self) -> Material:
-        """Read all of them.
+        """Read each of them, once.
 
         Raises:
             InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
         """
         key, certificate = self._bytes(self.key, "server-key"), self._bytes(self.certificate, "server-cert")
-        root = self._bytes(self.root, "root-cert") if self.root or self.mutual else None
-        return Material(self._context(), key, certificate, root, earliest_end(certificate))
+        context = self._context(certificate, key)
+        if self.root or self.mutual:
+            self._verify_clients(context, self._bytes(self.root, "root-cert"))
+        return Material(context, earliest_end(certificate))
 
     def stamp(self) -> Stamp:
         """What changes when a file is written, or a link on the way to it is replaced."""
         return tuple(_stamp(path) for path in (self.key, self.certificate, self.root) if path)
 
-    def _context(self) -> ssl.SSLContext:
+    def _context(self, certificate: bytes, key: bytes) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(_CIPHERS)
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(list(self.alpn))
         try:
-            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+            with _in_memory(certificate) as chain, _in_memory(key) as private:
+                context.load_cert_chain(chain, private, password=lambda: "")
         except (OSError, ValueError) as error:  # SSLError is an OSError
             raise InvalidArgumentError(
                 f"{self.flags}-server-cert '{self.certificate}' and {self.flags}-server-key '{self.key}' are not a "
                 f"certificate and its key, in PEM and without a passphrase: {error}"
             ) from error
-        if self.root or self.mutual:
-            self._verify_clients(context)
         return context
 
-    def _verify_clients(self, context: ssl.SSLContext) -> None:
+    def _verify_clients(self, context: ssl.SSLContext, root: bytes) -> None:
         try:
-            context.load_verify_locations(self.root)
+            with _in_memory(root) as path:
+                context.load_verify_locations(path)
         except (OSError, ValueError) as error:
             text = f"{self.flags}-root-cert '{self.root}' holds no certificate in PEM: {error}"
             raise InvalidArgumentError(text) from error
@@ -102,9 +107,19 @@ class TlsFiles:
         if not path:
             raise InvalidArgumentError(f"{self.service} with TLS needs {_WHAT[flag]}: set {self.flags}-{flag}=FILE")
         try:
-            return Path(path).read_bytes()
+            return read_small_file(path, limit=_LARGEST)
         except OSError as error:
             raise InvalidArgumentError(f"cannot read {self.flags}-{flag} '{path}': {error.strerror}") from error
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"cannot read {self.flags}-{flag}: {error}") from error
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """A path of ``content`` for a block: OpenSSL reads files alone, and what was read may have changed since."""
+    with open(os.memfd_create("repoagent-tls", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        file.write(content)
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _stamp(path: str) -> tuple[int, int, int, int] | None:

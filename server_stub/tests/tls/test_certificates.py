@@ -1,6 +1,7 @@
 """Files of TLS that are replaced while a server runs."""
 
 import logging
+import os
 import re
 import shutil
 from datetime import datetime
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from repoagent_server.flags.endpoint_flags import take_http_tls
 from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.tls import certificates as tls_certificates
 from repoagent_server.tls.certificates import Certificates, TlsFiles
 
 from repoagent.errors import InvalidArgumentError
@@ -95,6 +97,46 @@ def test_files_that_do_not_fit_leave_the_former_certificate_in_place(
     _copy(authority.issue("third"), tmp_path)
     certificates.look()
     assert certificates.look()
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.crt"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a file without an end"])
+def test_what_is_no_file_of_a_certificate_keeps_no_one_waiting(
+    name: str, kind: str, authority: Authority, server_pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Opening a pipe waited for its writer, and no certificate was replaced from then on."""
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    first = certificates.context
+    (tmp_path / name).unlink()
+    if kind == "a pipe":
+        os.mkfifo(tmp_path / name)
+    elif kind == "a device":
+        (tmp_path / name).symlink_to("/dev/zero")
+    else:
+        os.truncate(os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY), 1 << 40)
+    assert not certificates.look()
+    assert not certificates.look()
+    assert certificates.context is first
+    assert "HTTP keeps its former TLS certificate: cannot read --http-server-" in caplog.text
+    (tmp_path / name).unlink()
+    _copy(authority.issue("second"), tmp_path)
+    assert not certificates.look()
+    assert certificates.look()
+
+
+def test_a_certificate_and_its_key_are_those_that_were_read(
+    authority: Authority, server_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were opened a second time for the context, and another file may lie there by then."""
+    files = _copy(server_pair, tmp_path)
+
+    def read(path: str, *, limit: int) -> bytes:
+        content = Path(path).read_bytes()
+        Path(path).unlink()
+        return content
+
+    monkeypatch.setattr(tls_certificates, "read_small_file", read)
+    assert files.read().context.get_ca_certs() == []
 
 
 def test_an_expired_certificate_is_served_and_reported(
