@@ -158,19 +158,19 @@ class FleetBuilder(ModelBuilder):
         self.fleet.hand_over(root)
         if calls := is_ensemble(config) or config.backend not in _WITHOUT_CALLS:
             self.fleet.let_call()
-        home = self._home(name, config)
+        homed = self._is_homed(name, config)
         order = (name, version, text, root)
         build = partial(self.fleet.build, *order, fleeting=fleeting, cancelled=cancelled, calls=calls)
-        handed, answer = build(home=home)
+        handed, answer = build(homed=homed)
         try:
             complete = ModelConfig.FromString(bytes.fromhex(str(answer["config"])))
             self.admit(name, complete)
-            if home is None and _has_home(name, complete):  # Its own code has completed the configuration.
+            if not homed and _has_home(name, complete):  # Its own code has completed the configuration.
                 self.fleet.close_version(handed)
-                home = self.fleet.choose_home()
-                handed, answer = build(home=home)
-            if home is not None:
-                self.fleet.settle(handed, home, complete.SerializeToString(deterministic=True))
+                homed = True
+                handed, answer = build(homed=True)
+            if homed:
+                self.fleet.settle(handed, complete.SerializeToString(deterministic=True))
         except BaseException:
             self.fleet.close_version(handed)
             raise
@@ -183,13 +183,13 @@ class FleetBuilder(ModelBuilder):
             labels=plain.classes.labels if plain is not None else NO_LABELS,
         )
 
-    def _home(self, name: str, config: ModelConfig) -> int | None:
-        """The one worker that is to have a version; None: all of them."""
+    def _is_homed(self, name: str, config: ModelConfig) -> bool:
+        """Whether one worker is to have a version, not all of them."""
         assert self.fleet is not None
         asked = _has_home(name, config)
         if asked is None:
             asked = not is_ensemble(config) and self.fleet.stateful(config.backend)
-        return self.fleet.choose_home() if asked else None
+        return asked
 
     def _show(self, model: str, versions: Mapping[int, ServedModel]) -> None:
         assert self.fleet is not None

@@ -81,11 +81,11 @@ class Versions(Roster):
         *,
         fleeting: bool,
         cancelled: Callable[[], bool],
-        home: int | None = None,
+        homed: bool = False,
         calls: bool = False,
     ) -> tuple[Handed, dict[str, Any]]:
-        """Have every worker, or the one that is its ``home``, build a version that is not shown yet; the answer of the
-        first worker.
+        """Have every worker build a version that is not shown yet, or, ``homed``, the home of the fewest; the answer of
+        the first worker.
 
         Raises:
             CancelledError: ``cancelled`` became true; they have let go of it.
@@ -93,6 +93,7 @@ class Versions(Roster):
         """
         with self.lock:
             self._next += 1
+            home = self.choose_home() if homed else None  # two loads at once must not find the same one free
             handed = Handed(self._next, model, version, config, root, fleeting, calls, home=home)
             chosen = self._workers if home is None else [self._workers[home]]
             members = [(worker, worker.calls) for worker in chosen if worker.calls is not None]
@@ -142,7 +143,7 @@ class Versions(Roster):
         """Whether models of ``backend`` are better in one worker. Raises what a worker does that cannot find it."""
         return self.ask(self.choose_home(), "stateful", backend, timeout=STEP_SECONDS) is True
 
-    def settle(self, handed: Handed, home: int, complete: bytes) -> None:
+    def settle(self, handed: Handed, complete: bytes) -> None:
         """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too.
 
         Raises:
@@ -150,7 +151,7 @@ class Versions(Roster):
         """
         with self.lock:
             handed.complete = complete
-            others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != home]
+            others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != handed.home]
             asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
         for worker, one in asked:
             try:

@@ -211,6 +211,24 @@ def test_what_its_home_has_built_meanwhile_is_passed_on_by_the_new_worker(fixtur
     assert passed == [homed.number]
 
 
+def test_two_loads_at_once_have_homes_of_their_own(fixture: Fixture) -> None:
+    """Each chose a home before the other one's model was known to have one."""
+    found: list[int | None] = []
+
+    def load() -> None:
+        handed, _ = fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False, homed=True)
+        found.append(handed.home)
+
+    def build(*_: Any) -> dict[str, Any]:
+        fixture.script["build"] = lambda *_: {}
+        load()  # while the first one is built
+        return {}
+
+    fixture.script["build"] = build
+    load()
+    assert sorted(found, key=str) == [0, 1]
+
+
 def test_who_leaves_becomes_no_home_and_calls_under_a_number_of_its_own(fixture: Fixture) -> None:
     for number in range(2):
         fixture.hand(number, home=number)
