@@ -228,7 +228,11 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
         options={id(model): {"zipmap": False}} if is_classifier(model) else None,
         target_opset={"": 21, "ai.onnx.ml": 3},
     )
-    trees = {key: exact for one in _parts(model) for key, exact in _trees(one)}
+    return _mended(graph, {key: exact for one in _parts(model) for key, exact in _trees(one)})
+
+
+def _mended(graph: Any, trees: "Mapping[bytes, tuple[Array, Array | None]]") -> Any:
+    """``graph`` with the splits of the library's ``trees``, and texts compared in no language."""
     for node in graph.graph.node:
         if node.op_type == "StringNormalizer":  # its default is a language that small images lack
             _set(node, "locale", "C")
