@@ -75,6 +75,11 @@ def test_the_directory_of_the_output_has_to_be_there(model: Path) -> None:
     assert [path.name for path in model.parent.iterdir()] == ["model.bin"]
 
 
+def test_a_directory_is_refused_with_the_files_that_are_meant(model: Path) -> None:
+    result = run(model.parent)
+    assert f"{model.parent} is a directory; name the file in it, such as" in str(result.exception)
+
+
 def test_nothing_is_overwritten(model: Path) -> None:
     (model.parent / "model.onnx").write_bytes(b"mine")
     assert "model.onnx is there already; name another file with --output" in str(run(model).exception)

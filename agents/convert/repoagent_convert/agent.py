@@ -40,6 +40,8 @@ PARAMETERS: Final[Mapping[str, str]] = {
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DEFAULT_TARGET: Final = "optimized"
 _DEFAULT_SOURCE: Final = "onnx"
+_SAVED: Final = "saved_model.pb"
+"""By which TensorFlow knows a folder as a model."""
 CHECKPOINT: Final = "safetensors"
 _ONNX: Final = "onnx"
 
@@ -124,8 +126,12 @@ def _find_source(
     model: AgentModel, directory: Path, given: Mapping[str, str], config: "ModelConfig | None", formats: list[str]
 ) -> tuple[str, str]:
     """The format and the file of one version; empty where no converter knows one."""
-    names = list_beneath(directory, follow=False)
-    names = [name for name in names if stat.S_ISREG(status_beneath(directory, name, follow=False).st_mode)]
+    modes = {
+        name: status_beneath(directory, name, follow=False).st_mode for name in list_beneath(directory, follow=False)
+    }
+    names = [name for name, mode in modes.items() if stat.S_ISREG(mode)]
+    folders = [name for name, mode in modes.items() if stat.S_ISDIR(mode)]
+    names += [f"{name}/{_SAVED}" for name in folders if _SAVED in list_beneath(directory, name, follow=False)]
     usual = given.get("input") or _usual_name(_ONNX, config)
     candidates = [usual] if usual in names else [] if "input" in given else names
     found = [

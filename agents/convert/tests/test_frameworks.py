@@ -1,6 +1,7 @@
 """Models of frameworks that write ONNX themselves are recognised by content, and refused with what to run."""
 
 import io
+import os
 import re
 import zipfile
 from collections.abc import Callable
@@ -55,6 +56,20 @@ def test_it_is_refused_by_name_with_what_to_run(name: str, tmp_path: Path, load:
     error = str(load("").error)
     assert re.search(text, error)
     assert error.count("$(model)") == 1, "the command that is to be run has a name that the model chose"
+
+
+def test_a_folder_of_tensorflow_is_refused_as_its_file_is(tmp_path: Path, load: Load) -> None:
+    content, text = FILES["savedmodel"]
+    put(tmp_path, "model.savedmodel/saved_model.pb", content)
+    put(tmp_path, "model.savedmodel/variables/variables.index", b"")
+    assert re.search(text, str(load("").error))
+
+
+def test_a_folder_with_a_pipe_of_that_name_keeps_no_one_waiting(tmp_path: Path, load: Load) -> None:
+    put(tmp_path, "model.ubj", BOOSTER)
+    (tmp_path / "source/1/folder").mkdir()
+    os.mkfifo(tmp_path / "source/1/folder/saved_model.pb")
+    assert "'1/folder/saved_model.pb' is neither a file nor a directory" in str(load("").error)
 
 
 def test_weights_beside_a_model_are_not_the_model(tmp_path: Path, load: Load) -> None:
