@@ -1,6 +1,9 @@
 """The versions of models that workers have: built, shown, drained and closed in all of them, or in their home."""
 
 import base64
+import logging
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -12,9 +15,14 @@ from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS, Roster
 from repoagent_server.processes.worker_process import WorkerProcess
 
+logger = logging.getLogger(__name__)
+
 _PASSED_SECONDS: Final = 5.0
 """How long requests may be on their way from one worker to another."""
 _TICK_SECONDS: Final = 0.05
+_SLOWEST_SECONDS: Final = 300.0
+"""How long a worker has to let go of a version, or to end a load that was cancelled: code of the model may take its
+time. One that takes longer is ended."""
 
 
 @dataclass(eq=False, slots=True)
@@ -107,6 +115,9 @@ class Versions(Roster):
         for worker, build in builds:
             try:
                 answers.append(watch.result(build))
+            except FutureTimeoutError:
+                logger.error("worker %d is ended, as it does not end the cancelled load of '%s'", worker.index, model)
+                worker.kill()
             except Ended as error:
                 if worker.index != LEAVING:
                     failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
@@ -114,13 +125,11 @@ class Versions(Roster):
                 failure = failure or error
         if watch.cancelled:
             failure = failure or CancelledError(f"the load of model '{model}' was cancelled")
-        if failure is not None:
-            self.close_version(handed)
-            raise failure
         first = answers[0] if answers else None
-        if not isinstance(first, dict):
-            raise InternalError(f"a worker process returned no description of model '{model}'")
-        return handed, first
+        if failure is None and isinstance(first, dict):
+            return handed, first
+        self.close_version(handed)
+        raise failure or InternalError(f"a worker process returned no description of model '{model}'")
 
     def let_call(self) -> None:
         """A model is about to be built that may have others called."""
@@ -208,7 +217,7 @@ class Versions(Roster):
     def close_version(self, handed: Handed) -> None:
         """Have all workers let go of it."""
         self._forget(handed)
-        self._ask_those("close", handed.number, timeout=None)
+        self._ask_those("close", handed.number, timeout=_SLOWEST_SECONDS)
 
     def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
         """Have a new worker build a version, or pass its requests on. Takes as long as the worker wants: the lock must
@@ -232,7 +241,7 @@ class Versions(Roster):
                 calls.call("show", handed.model, self._entries(shown), timeout=STEP_SECONDS)
             gone = handed.number not in self._handed
         if gone:  # The others have let go of it while this one built it.
-            calls.call("close", handed.number)
+            calls.call("close", handed.number, timeout=_SLOWEST_SECONDS)
 
     def _entries(self, numbers: Mapping[int, int]) -> list[list[Any]]:
         """Versions as the call ``show`` has them: each with its number and its receipt."""
@@ -254,16 +263,20 @@ class _Watch:
         self._is_cancelled = is_cancelled
         self._cancel = cancel
         self.cancelled = False
+        self._end = math.inf
 
     def result(self, build: "Future[Any]") -> Any:
-        """What ``build`` gives, or raises."""
+        """What ``build`` gives, or raises; TimeoutError long after it was cancelled."""
         while True:
             try:
                 return build.result(_TICK_SECONDS)
             except FutureTimeoutError:
                 if not self.cancelled and self._is_cancelled():
                     self.cancelled = True
+                    self._end = time.monotonic() + _SLOWEST_SECONDS
                     self._cancel()
+                if time.monotonic() >= self._end:
+                    raise
 
 
 def _text(config: bytes) -> str:

@@ -6,11 +6,12 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
+from repoagent_server.processes import versions
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.roster import LEAVING
 from repoagent_server.processes.versions import Handed
 
-from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 
 
 class Calls:
@@ -120,6 +121,32 @@ def test_a_worker_that_hangs_is_ended_and_the_others_are_not(fixture: Fixture) -
     fixture.fleet.watch(0.01)
     assert (hangs.killed, works.killed) == (True, False)
     assert cast(Any, works.calls).made[-1] == "turn"
+
+
+@pytest.mark.parametrize("silent", ["build", "close"])
+def test_a_worker_that_answers_all_but_one_question_of_a_load_does_not_hold_it(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    monkeypatch.setattr(versions, "_SLOWEST_SECONDS", 0.01)
+    hangs, works = fixture.workers
+    assert hangs.calls is not None
+    begin = hangs.calls.begin
+    cast(Any, hangs.calls).begin = lambda name, *rest: Future() if name == silent else begin(name, *rest)
+    if silent == "close":
+        fixture.fleet.close_version(fixture.hand(1))
+    else:
+        with pytest.raises(CancelledError):
+            fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: True)
+    assert hangs.killed
+    assert not works.killed
+    assert not fixture.fleet._handed
+
+
+def test_a_version_that_no_worker_describes_is_let_go_of(fixture: Fixture) -> None:
+    with pytest.raises(InternalError, match="no description"):
+        fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False)
+    assert not fixture.fleet._handed
+    assert all(one.calls is not None and one.calls.made[-1] == "close" for one in fixture.workers)
 
 
 def test_a_worker_that_leaves_is_not_watched_to_its_end(fixture: Fixture) -> None:
