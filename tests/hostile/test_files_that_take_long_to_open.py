@@ -233,6 +233,6 @@ def test_a_file_that_changes_after_it_was_tried_is_not_what_is_opened(
         (root / "1/model.onnx").write_bytes(other)
 
     monkeypatch.setattr("repoagent.serving.backends.onnxruntime.session.try_opening", tried)
-    session = open_session(ModelConfig(name="m"), DirectoryFiles(root), 1, onnxruntime.SessionOptions())
+    session = open_session(ModelConfig(name="m"), DirectoryFiles(root), 1, onnxruntime.SessionOptions()).session
     assert session.run(None, {"x": np.ones(1, np.float32)})[0].tolist() == [-1]
     assert asked == [{"size": len(good) + len(b"one")}]

@@ -394,3 +394,30 @@ def test_a_run_that_fails_or_is_ended_while_it_waits_gives_up_its_turn(
 def test_turns_are_true_or_false() -> None:
     with pytest.raises(InvalidArgumentError, match="turns must be true or false, not 'maybe'"):
         OnnxRuntimeBackend({"turns": "maybe"})
+
+
+class _Swapped(DirectoryFiles):
+    """Each read of the model after the first finds other bytes: someone writes to the directory meanwhile."""
+
+    reads = 0
+
+    def bytes(self, path: str) -> bytes:
+        content = super().bytes(path)
+        self.reads += path.endswith(".onnx")
+        return content if self.reads <= 1 else content.replace(b"Tile", b"Elit")
+
+
+def test_what_may_run_forever_is_seen_in_the_bytes_that_are_opened(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Tile", ["x", "repeats"], ["y"])
+    inputs = [value("x", TensorProto.FLOAT, [None]), value("repeats", TensorProto.INT64, [1])]
+    graph = helper.make_graph([node], "g", inputs, [value("y", TensorProto.FLOAT, [None])])
+    (tmp_path / "1").mkdir()
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "1" / "model.onnx").write_bytes(model.SerializeToString())
+    config = ModelConfig(name="m", backend="onnxruntime")
+    OnnxRuntimeBackend().auto_complete(config, DirectoryFiles(tmp_path), 1)
+    files = _Swapped(tmp_path)
+    loaded = OnnxRuntimeBackend().load(normalize(config, model_name="m", gpus=None), files, 1)
+    assert Capability.MAY_RUN_FOREVER in loaded.create_instance(CPU).capabilities
+    assert files.reads == 1

@@ -174,7 +174,7 @@ def test_devices_of_a_library_reach_the_session(memory_files: Any, add_constant:
     (device,) = (one for one in onnxruntime.get_ep_devices() if one.ep_name == "CPUExecutionProvider")
     files = memory_files({"1/model.onnx": add_constant(1.0)})
     choice = Choice("CPUExecutionProvider", {}, (device,))
-    session = open_session(_config(), files, 1, onnxruntime.SessionOptions(), [choice])
+    session = open_session(_config(), files, 1, onnxruntime.SessionOptions(), [choice]).session
     check_used(_config(), session, [choice])
     (array,) = session.run(["y"], {"x": np.zeros((1, 4), np.float32)})
     assert array.tolist() == [[1, 1, 1, 1]]

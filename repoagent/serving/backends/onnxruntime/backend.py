@@ -17,8 +17,8 @@ from repoagent.serving.backends.onnxruntime.session import (
     MODEL_FILENAME,
     Choice,
     GpuProviders,
+    OpenSession,
     check_used,
-    may_loop,
     model_file,
     open_session,
 )
@@ -135,16 +135,15 @@ class OnnxRuntimeModel(BackendModel):
     def __init__(
         self,
         config: "ModelConfig",
-        sessions: Mapping[int | None, Any],
+        sessions: Mapping[int | None, OpenSession],
         signature: Signature,
-        open_on: Callable[[int | None], Any],
+        open_on: Callable[[int | None], OpenSession],
         *,
-        loops: bool = False,
         turns: bool = False,
     ) -> None:
         """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later.
 
-        ``loops``: see ``may_loop``. ``turns``: runs on the CPU take turns with those of other models.
+        ``turns``: runs on the CPU take turns with those of other models.
         """
         self._sessions = dict(sessions)
         self._open_on = open_on
@@ -152,7 +151,6 @@ class OnnxRuntimeModel(BackendModel):
         self._signature = signature
         self._outputs = [item.name for item in config.output]
         self._new_options = partial(run_options, config)
-        self._loops = loops
         self._turns = turns
         self._batching = config.max_batch_size > 0
 
@@ -164,12 +162,16 @@ class OnnxRuntimeModel(BackendModel):
         """
         place = device_of(spec)
         with self._lock:
-            session = self._sessions.get(place)
-            if session is None:
-                session = self._sessions[place] = self._open_on(place)
+            if (opened := self._sessions.get(place)) is None:
+                opened = self._sessions[place] = self._open_on(place)
         runner = TurnTakingRunner if self._turns and place is None else OnnxRuntimeRunner
         return runner(
-            session, self._signature, self._outputs, self._new_options, batching=self._batching, loops=self._loops
+            opened.session,
+            self._signature,
+            self._outputs,
+            self._new_options,
+            batching=self._batching,
+            loops=opened.loops,
         )
 
     def close(self) -> None:
@@ -280,30 +282,29 @@ class OnnxRuntimeBackend:
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        signature = signature_of(open_session(config, files, version, options))
+        signature = signature_of(open_session(config, files, version, options).session)
         complete(config, signature, default_max_batch_size=self._default_max_batch_size)
 
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> OnnxRuntimeModel:
         instances = sum(max(1, group.count) for group in config.instance_group) or 1
 
-        def open_on(device: int | None) -> Any:
+        def open_on(device: int | None) -> OpenSession:
             """A session on the CPU for None."""
             choices = [] if device is None else self._choose(config, files, version, device)
-            session = open_session(config, files, version, session_options(config, instances), choices)
-            check_used(config, session, choices)
-            return session
+            opened = open_session(config, files, version, session_options(config, instances), choices)
+            check_used(config, opened.session, choices)
+            return opened
 
         places = dict.fromkeys(device_of(spec) for spec in instance_specs(config)) or {None: None}
         sessions = {place: open_on(place) for place in places}
-        session = next(iter(sessions.values()))
+        session = next(iter(sessions.values())).session
         signature = signature_of(session)
         for reason in left_out(session):
             logger.warning("model '%s' is served without one of its outputs: %s", config.name, reason)
         validate(config, signature)
         # Instances that divide the cores, and a model with threads of its own choice, leave cores to others.
         alone = self._turns and instances == 1 and not _Parameters(config).number(_THREADS)
-        loops = may_loop(config, files, version)
-        return OnnxRuntimeModel(config, sessions, signature, open_on, loops=loops, turns=alone)
+        return OnnxRuntimeModel(config, sessions, signature, open_on, turns=alone)
 
     def _choose(self, config: "ModelConfig", files: ModelFiles, version: int, device: int) -> list[Choice]:
         _, path = model_file(config, files, version)

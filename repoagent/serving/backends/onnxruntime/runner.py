@@ -158,7 +158,7 @@ class OnnxRuntimeRunner(BatchRunner):
         batching: bool = False,
         loops: bool = False,
     ) -> None:
-        """``new_options`` makes ``onnxruntime.RunOptions``; ``loops``: see ``may_loop``."""
+        """``new_options`` makes ``onnxruntime.RunOptions``; ``loops``: see :class:`OpenSession`."""
         self._session = session
         self._names = list(outputs)
         self._types = {info.name: info.data_type for info in signature.outputs}

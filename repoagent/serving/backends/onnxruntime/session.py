@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import onnxruntime
 
@@ -263,9 +263,18 @@ _SIZES: Final = (
 _CPU: Final = "CPUExecutionProvider"
 
 
+class OpenSession(NamedTuple):
+    """A session, and what was seen of the bytes that it was made of: a second read could find others."""
+
+    session: Any
+    loops: bool
+    """Whether the graph may have an operator that repeats others as often, or makes as much, as its inputs demand. A
+    model whose names contain that of such an operator is taken for one."""
+
+
 def open_session(
     config: "ModelConfig", files: ModelFiles, version: int, options: Any, choices: Sequence[Choice] = ()
-) -> Any:
+) -> OpenSession:
     """A session of ONNX Runtime for ``version``; without ``choices`` on the CPU.
 
     Raises:
@@ -310,16 +319,12 @@ def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[
     return directory, path
 
 
-def may_loop(config: "ModelConfig", files: ModelFiles, version: int) -> bool:
-    """Whether the graph may have an operator that repeats others as often, or makes as much, as its inputs demand.
-
-    A model whose names contain that of such an operator is taken for one.
-    """
-    content = files.bytes(model_file(config, files, version)[1])
-    return any(operator in content for operator in (*_LOOPS, *_SIZES))
+def _session(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> OpenSession:
+    loops = any(operator in model for operator in (*_LOOPS, *_SIZES))
+    return OpenSession(_made(name, model, options, choices), loops)
 
 
-def _session(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> Any:
+def _made(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> Any:
     try:
         if any(choice.devices for choice in choices):
             for choice in choices:
