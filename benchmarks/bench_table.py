@@ -11,23 +11,66 @@ count, and a cell without any says so. A peer that is not installed is left out 
 """
 
 import argparse
+import csv
+import os
+import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from measures import Sample, machine, options_of, quiet, rounds
+from loads import SIXTEEN, http_rate, payload
+from measures import Others, Sample, machine, markdown, options_of, quiet, rounds
 from servers import Missing, Server, end_with_servers, mlserver, repoagent, report_missing, triton, write_model
-from table_load import Case, perf_analyzer, take
-from table_page import Table, show, write
 
 PROCESS = "--backend-config=python,execution=process"
 OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
 OURS_TWO = "repoagent, 2 processes"
 TRITON, MLSERVER = "Triton", "MLServer"
+WINDOWS = 3
+"""perf_analyzer takes the mean of so many."""
+FORMS = {"json": "HTTP, JSON", "binary": "HTTP, binary", "grpc": "gRPC", "stream": "gRPC, stream"}
+PLOTS = {"HTTP, JSON": ("json", OURS), "gRPC": ("grpc", OURS), "HTTP, own process": ("json", OURS_APART)}
+PAGE = """# Requests per second beside Triton
+
+![Requests per second beside a stock Triton](../img/beside_triton.svg)
+
+All servers run the same Python identity model (FP32, 16 values). They are asked in turns, in one
+run, on the same cores as the clients. `make bench-table` makes this page.
+
+{table}
+
+Each cell has the median, and the least and the most of its measurements.
+
+- **Machine**: {machine}, {date}.
+- **Measurements**: {count} of {seconds} s for each cell. One during which other processes took more
+  than 0.12 core is repeated.{noisy}
+- **Servers**: {versions}.
+- **Triton** runs every Python model in a process of its own, so all of its figures compare with
+  those of the column for processes as well.
+- **2 processes** is `--processes 2`: each has the front ends and the model.
+- **Spinning** is `--backend-config=python,spin-microseconds=400`.
+- **Processes** wait for each other at 1 connection: waking one up takes longer than the model.
+  Spinning saves a part of that, and costs a core.
+- **Clients**: wrk for HTTP, perf_analyzer for gRPC.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way of asking: "json" or "binary" by wrk, "grpc" or "stream" by perf_analyzer."""
+
+    form: str
+    connections: int
+
+
 CASES = [
     *(Case(form, connections) for form in ("json", "binary", "grpc") for connections in (1, 8, 32)),
     *(Case("stream", connections) for connections in (1, 8)),
@@ -129,6 +172,142 @@ def measure(
     for case, name in cells:
         take(case, servers[name], everything, 1, analyzer)  # What is warmed up by the first requests is no figure.
     return rounds(cells, once, options.rounds, deadline, once=options.quick)
+
+
+# The load generators.
+
+
+def take(case: Case, server: Server, servers: Sequence[Server], seconds: int, analyzer: Path | None) -> Sample:
+    """Measure once."""
+    with Others(servers) as others:
+        if case.form in ("json", "binary"):
+            item = payload("identity", case.form, {"INPUT0": SIXTEEN})
+            rate = http_rate(item, server.http, case.connections, seconds)
+        else:
+            assert analyzer is not None
+            rate = analyzed(analyzer, case, server.grpc, seconds)
+    return Sample(rate, others.cores)
+
+
+def analyzed(analyzer: Path, case: Case, port: int, seconds: int) -> float:
+    """The rate that perf_analyzer reports."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.csv")
+        command = [str(analyzer), "-m", "identity", "-u", f"127.0.0.1:{port}", "-i", "grpc", "-b", "1"]
+        command += ["--async", "--streaming"] if case.form == "stream" else ["--sync"]
+        command += ["--concurrency-range", str(case.connections), "-p", str(seconds * 1000 // WINDOWS)]
+        # It never repeats a window because the last ones differed.
+        command += ["-s", "999", "-r", str(WINDOWS), "-f", str(report)]
+        libraries = str(analyzer.parent / "libraries")
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": libraries})
+        if done.returncode or not report.exists():
+            raise SystemExit(f"perf_analyzer: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        with report.open(newline="") as lines:
+            return float(next(csv.DictReader(lines))["Inferences/Second"])
+
+
+def perf_analyzer(environment: Path, wheels: Path) -> Path:
+    """The program in the wheel of tritonclient that lies in ``wheels``, with the libraries that it wants beside it.
+
+    Raises:
+        Missing: there is no such wheel, or no Triton that brings the libraries.
+    """
+    found = sorted(wheels.glob("tritonclient-*manylinux*.whl"))
+    bundled = next(iter(environment.glob("lib/python3*/site-packages/nvidia_pytriton.libs")), None)
+    if not found or bundled is None:
+        raise Missing("tritonclient's wheel with perf_analyzer is not there; `make bench-table` downloads it")
+    home = wheels / "unpacked"
+    if not home.exists():
+        shutil.unpack_archive(found[-1], home, "zip")
+    program = next(home.glob("*/data/bin/perf_analyzer"))
+    program.chmod(0o755)
+    libraries = program.parent / "libraries"
+    libraries.mkdir(exist_ok=True)
+    for name in ("libb64.so.0d", "libcudart.so.12"):
+        (source,) = sorted(bundled.glob(f"{name.split('.')[0]}*"))[:1]
+        if not (libraries / name).exists():
+            (libraries / name).symlink_to(source.resolve())
+    return program
+
+
+# The table on the terminal, and as a page with its data and plot.
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The samples that count, by case and server; ``noisy`` are the cells that have no quiet one."""
+
+    samples: dict[tuple[Case, str], list[Sample]]
+    noisy: set[tuple[Case, str]]
+    versions: dict[str, str]
+    machine: str
+    seconds: int
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.versions)
+
+    @property
+    def cases(self) -> list[Case]:
+        return list(dict.fromkeys(case for case, _ in self.samples))
+
+    def median(self, case: Case, name: str) -> float | None:
+        found = self.samples.get((case, name))
+        return statistics.median(sample.rate for sample in found) if found else None
+
+    def cell(self, case: Case, name: str) -> str:
+        """The median, its ratio to the peer, and the spread."""
+        median, peer = self.median(case, name), self.median(case, TRITON)
+        if median is None:
+            return "-"
+        rates = [sample.rate for sample in self.samples[case, name]]
+        ratio = f", **{median / peer:.2f}**" if peer and name != TRITON else ""
+        mark = " (noisy)" if (case, name) in self.noisy else ""
+        return f"{median:,.0f}{ratio} ({min(rates):,.0f} to {max(rates):,.0f}){mark}"
+
+
+def show(table: Table) -> None:
+    for case in table.cases:
+        print(f"{FORMS[case.form]}, {case.connections}:")
+        for name in table.names:
+            if (case, name) in table.samples:
+                print(f"    {name:<30} {table.cell(case, name).replace('**', '')}")
+
+
+def write(table: Table, directory: Path) -> None:
+    """The page, its data, and the plot of both."""
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    (directory.parent / "img").mkdir(exist_ok=True)
+    (directory / "serving.md").write_text(page(table))
+    with (directory / "data" / "beside_triton.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["protocol", "connections", TRITON, OURS])
+        for label, (form, name) in PLOTS.items():
+            for case in table.cases:
+                ours, peer = table.median(case, name), table.median(case, TRITON)
+                if case.form == form and ours and peer:
+                    writer.writerow([label, case.connections, round(peer), round(ours)])
+    drawer = Path(__file__).parents[1] / "docs" / "measurements" / "plot.py"
+    subprocess.run([sys.executable, str(drawer), str(directory / "data" / "beside_triton.csv")], check=True)
+
+
+def page(table: Table) -> str:
+    head = ["", "connections", *table.names]
+    rows = [
+        [FORMS[case.form], str(case.connections), *(table.cell(case, name) for name in table.names)]
+        for case in table.cases
+    ]
+    counts = [len(samples) for samples in table.samples.values()]
+    count = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return PAGE.format(
+        table=markdown(head, rows),
+        machine=table.machine,
+        date=datetime.now(UTC).strftime("%B %Y"),
+        count=count,
+        seconds=table.seconds,
+        noisy="\n  Cells marked as noisy had no quiet one: the machine was busy." if table.noisy else "",
+        versions=", ".join(dict.fromkeys(table.versions.values())),
+    )
 
 
 if __name__ == "__main__":

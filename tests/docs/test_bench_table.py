@@ -16,7 +16,7 @@ from tests.docs.conftest import TREE
 def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The modules of the benchmark, as its script imports them."""
     monkeypatch.syspath_prepend(TREE / "benchmarks")
-    names = ("bench_table", "measures", "table_page")
+    names = ("bench_table", "measures")
     found: dict[str, ModuleType] = {name: importlib.import_module(name) for name in names}
     return SimpleNamespace(**found)
 
@@ -31,11 +31,11 @@ def table(modules: SimpleNamespace) -> Any:
         for number, name in enumerate(names, start=1)
     }
     (last, *_) = reversed(samples)
-    return modules.table_page.Table(samples, {last}, names, "2 cores (a processor), Linux, Python 3.11", 2)
+    return modules.bench_table.Table(samples, {last}, names, "2 cores (a processor), Linux, Python 3.11", 2)
 
 
 def test_the_page_has_the_medians_their_ratios_and_the_spread(modules: SimpleNamespace, table: Any) -> None:
-    page = modules.table_page.page(table)
+    page = modules.bench_table.page(table)
     assert "| HTTP, JSON | 8 | 1,000, **0.33** (900 to 1,100) | 2,000, **0.67** (1,800 to 2,200) |" in page
     assert page.count("(noisy)") == 1
     assert "3 of 2 s for each cell" in page
@@ -43,12 +43,12 @@ def test_the_page_has_the_medians_their_ratios_and_the_spread(modules: SimpleNam
 
 def test_the_page_is_written_as_every_other_one(modules: SimpleNamespace, table: Any) -> None:
     words = runpy.run_path(str(Path(__file__).with_name("words.py")))
-    assert words["faults"](modules.table_page.page(table)) == []
+    assert words["faults"](modules.bench_table.page(table)) == []
 
 
 @pytest.mark.slow
 def test_the_page_the_data_and_the_plot_lie_together(modules: SimpleNamespace, table: Any, tmp_path: Path) -> None:
-    modules.table_page.write(table, tmp_path / "measurements")
+    modules.bench_table.write(table, tmp_path / "measurements")
     with (tmp_path / "measurements" / "data" / "beside_triton.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["protocol"] for row in rows] == ["HTTP, JSON"] * 3 + ["gRPC"] * 3 + ["HTTP, own process"] * 3
