@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -15,6 +15,7 @@ from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Frame, Request, Response
+from repoagent_server.http.openai_answers import Group
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -180,3 +181,12 @@ def test_an_answer_names_the_receipt_of_what_answered(core: Any, client: httpx.C
     assert client.post(_PATH, content=_BODY).headers["repoagent-attestation"] == "sha256:0a"
     core.responses = [(_answer(), True)]
     assert "repoagent-attestation" not in client.post(_PATH, content=_BODY).headers
+
+
+def test_an_answer_of_several_requests_names_the_receipts_of_all_loads() -> None:
+    group = Group(cast(Any, None))
+    group._take = lambda *_: None  # type: ignore[method-assign]
+    for number, receipt in enumerate(("sha256:0a", "", "sha256:0b", "sha256:0a")):
+        group.deliver(number, _answer(receipt=receipt), True)
+    assert group.served is not None
+    assert group.served.receipt == "sha256:0a, sha256:0b"
