@@ -6,6 +6,7 @@ The libraries are not needed: ``make_models.py`` recorded their graphs and answe
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 from repoagent_convert.tables import catboost, sklearn
 from repoagent_convert.tables.foreign_graph import Input, finished, run
 
@@ -86,3 +88,51 @@ def test_a_graph_with_another_weight_is_refused(name: str) -> None:
     }
     with pytest.raises(InternalError, match="the converted model answers differently from"):
         _finished(name, _graph(name), expected)
+
+
+_THRESHOLD: Final = 0.1
+"""As float32 it is larger, so the number of a request that equals it then belongs to the right."""
+
+
+def _forest(left: bool) -> Any:
+    tree = {"feature": [0, -2, -2], "threshold": [_THRESHOLD, -2.0, -2.0], "missing_go_to_left": [left, False, False]}
+    return SimpleNamespace(tree_=SimpleNamespace(**{name: np.array(values) for name, values in tree.items()}))
+
+
+def _histograms() -> Any:
+    kind = [("is_leaf", "u1"), ("feature_idx", "i8"), ("num_threshold", "f8")]
+    nodes = np.array([(0, 0, _THRESHOLD), (1, 0, 0), (1, 0, 0)], kind)
+    return SimpleNamespace(_predictors=[[SimpleNamespace(nodes=nodes)]])
+
+
+def _stump() -> Any:
+    """One split of a forest as skl2onnx writes it: 1 to the left, 2 to the right."""
+    places: dict[str, Any] = {"nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0]}
+    ways: dict[str, Any] = {"nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0]}
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["input"],
+        ["prediction"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_values=[_THRESHOLD, 0.0, 0.0],
+        target_nodeids=[1, 2],
+        target_ids=[0, 0],
+        target_weights=[1.0, 2.0],
+        **places,
+        **ways,
+    )
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 1]) for name in ("input", "prediction")]
+    graph = helper.make_graph([node], "stump", tensors[:1], tensors[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(("part", "missing"), [(_forest(left=True), 1), (_forest(left=False), 2), (_histograms(), 2)])
+def test_a_split_of_the_library_is_found_and_mended(part: Any, missing: int) -> None:
+    """The records have what is looked up of a model; here it is looked up, and rounded down."""
+    at, below = np.float32(_THRESHOLD), np.nextafter(np.float32(_THRESHOLD), np.float32(0))
+    rows = np.array([[below], [at], [np.nan]], np.float32)
+    (answers,) = run(sklearn._mended(_stump(), dict(sklearn._trees(part))), {"input": rows})
+    assert answers.ravel().tolist() == [1, 2, missing]
