@@ -287,6 +287,8 @@ def write(table: Table, directory: Path) -> None:
                 ours, peer = table.median(case, name), table.median(case, TRITON)
                 if case.form == form and ours and peer:
                     writer.writerow([label, case.connections, round(peer), round(ours)])
+    if TRITON not in table.names:  # the plot is of both
+        return
     drawer = Path(__file__).parents[1] / "docs" / "measurements" / "plot.py"
     subprocess.run([sys.executable, str(drawer), str(directory / "data" / "beside_triton.csv")], check=True)
 

@@ -148,8 +148,8 @@ def _layer(kind: str, hidden: int) -> dict[str, list[int]]:
         if kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2") and name != "v":
             found[f"self_attn.{name}_norm.weight"] = [size if kind == "olmo2" else 16]
     found["self_attn.o_proj.weight"] = [hidden, 32]
-    norms = {"olmo2": ("post_attention", "post_feedforward")}.get(kind, ("input", "post_attention"))
-    norms += ("pre_feedforward", "post_feedforward") if kind == "gemma3_text" else ()
+    norms = ["post_attention", "post_feedforward"] if kind == "olmo2" else ["input", "post_attention"]
+    norms += ["pre_feedforward", "post_feedforward"] if kind == "gemma3_text" else []
     return found | {f"{name}_layernorm.weight": [hidden] for name in norms}
 
 
