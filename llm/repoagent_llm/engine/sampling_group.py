@@ -76,7 +76,14 @@ class SamplingGroup:
         task.right = 0
         for place, row in enumerate(rows):
             draft = drafts[place] if place < len(drafts) else None
-            token = self._choose_one(task, sequence, row, draft, place)
+            try:
+                token = self._draw_one(task, sequence, row, draft, place)
+            except Exception:
+                if not place:
+                    raise
+                task.right -= 1  # The last right one is computed again, and fails alone: those so far are answered.
+                return
+            self._take(task, sequence, row, token)
             right = token == draft
             task.right += right
             if sequence.finished or not right:
@@ -92,14 +99,11 @@ class SamplingGroup:
             return sequence.sampler.choose(row)
         return sequence.sampler.verify(row, draft, task.draft_logits[place], task.draft_threshold)
 
-    def _choose_one(
-        self, task: Task, sequence: TokenSequence, row: npt.NDArray[np.float32], draft: int | None, place: int
-    ) -> int:
-        token = self._draw_one(task, sequence, row, draft, place)
+    def _take(self, task: Task, sequence: TokenSequence, row: npt.NDArray[np.float32], token: int) -> None:
         before = len(sequence.tokens)
         if sequence.guide is not None and sequence.guide.is_end(token):
             sequence.reason = FinishReason.END_ID
-            return token
+            return
         add_token(task, sequence, token)
         if sequence.guide is not None and not sequence.finished:
             sequence.guide.accept(token)
@@ -110,4 +114,3 @@ class SamplingGroup:
             sequence.cum_log_prob += value
             if task.alternatives is not None:
                 sequence.alternatives.append(likeliest(values, task.alternatives))
-        return token
