@@ -68,8 +68,8 @@ def processes(server: "Server") -> list[int]:
     """The workers of ``server``."""
     found: set[int] = set()
     for task in Path(f"/proc/{server.process.pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends
-            found.update(int(child) for child in (task / "children").read_text().split())
+        with suppress(FileNotFoundError, ProcessLookupError), (task / "children").open("rb", buffering=0) as file:
+            found.update(int(child) for child in file.read(1 << 16).split())  # once: the list changes while it is read
     return sorted(pid for pid in found if _is_worker(pid))
 
 
