@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repoagent.errors import InternalError, RepoAgentError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.limits import Limits
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
@@ -48,6 +48,38 @@ def test_all_processes_of_a_model_end_at_the_same_time(
     core.unload("m")
     assert len(list(place.iterdir())) == 3
     assert "and is killed" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["initialize", "auto_complete_config"])
+def test_a_process_whose_load_is_cancelled_ends_whatever_its_model_is_at(
+    new_core: NewCore, repository: Path, tmp_path: Path, function: str
+) -> None:
+    """The load waited for the model's code for ever, and the unload for the load."""
+    place = tmp_path / "pid"
+    os.mkfifo(place)
+    hang = f"open({str(place)!r}, 'w').write(str(os.getpid())); threading.Event().wait()"
+    decorator = "" if function == "initialize" else "    @staticmethod\n"
+    write_child(
+        repository, f"{ECHO.replace('BEHAVIOUR', 'pass')}\n{decorator}    def {function}(*_):\n        {hang}\n"
+    )
+    core = new_core()
+    failures: list[RepoAgentError] = []
+
+    def load() -> None:
+        try:
+            core.load("m")
+        except RepoAgentError as error:
+            failures.append(error)
+
+    loading = threading.Thread(target=load, daemon=True)
+    loading.start()
+    pid = int(place.read_text())  # a pipe: once the model hangs
+    core.unload("m")
+    loading.join(60)
+    assert isinstance(failures[0], CancelledError)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 class Broken(logging.Filter):

@@ -5,9 +5,10 @@ import logging
 import subprocess
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
@@ -16,6 +17,7 @@ from repoagent.serving.backends.python.process.codec import error_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.open_requests import OpenRequests
 from repoagent.serving.backends.python.process.services import Services
+from repoagent.serving.instances.left_behind import unless_cancelled
 
 _models: Final = logging.getLogger("repoagent.models")
 
@@ -70,11 +72,15 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
 
     Raises:
         RepoAgentError: it failed, with the error of the model's code.
+        CancelledError: the load that waits for it was cancelled; it is gone, whatever the model's code was at.
         InternalError: it ended, cannot be given the message, or its answer cannot be read. In each case it is gone.
     """
     place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
-        answer = child.work.call(kind, body)
+        answer = unless_cancelled(partial(child.work.call, kind, body))
+    except (CancelledError, UnavailableError):
+        _end(child)
+        raise
     except PeerGoneError as error:
         _end(child)
         raise InternalError(place + child.post_mortem()) from error
