@@ -54,7 +54,7 @@ class Fleet(Versions):
         user: WorkerUser | None = None,
     ) -> None:
         self._make_worker = partial(WorkerProcess, program=program, listeners=listeners, user=user)
-        super().__init__([self._make_worker(index) for index in range(count)])
+        super().__init__([self._make_worker(index) for index in range(count)], self._replace_later)
         self._options = base64.b64encode(pickle.dumps(options)).decode()
         self._make_answers = answers
         self._on_missing = on_missing
@@ -63,6 +63,8 @@ class Fleet(Versions):
         self._user = user
         self.private: Sequence[Path] = ()
         """Where the keeper has what no other user may read but what ``user`` is handed over."""
+        self._replacing = threading.Lock()
+        """Held while one worker takes the place of another: of those that leave there is one."""
         self._open = False
         self._closing = False
 
@@ -220,12 +222,27 @@ class Fleet(Versions):
                 return
         logger.info("all worker processes have been replaced")
 
+    def _replace_later(self, workers: Sequence[WorkerProcess]) -> None:
+        """Replace ``workers``, which hang in part: what they do for other models is not cut off."""
+
+        def replace() -> None:
+            for worker in workers:
+                self._replaced(worker, STEP_SECONDS)
+
+        threading.Thread(target=replace, name="repoagent-replace", daemon=True).start()
+
     def _replaced(self, old: WorkerProcess, seconds: float) -> bool:
+        with self._replacing:
+            return self._replaced_alone(old, seconds)
+
+    def _replaced_alone(self, old: WorkerProcess, seconds: float) -> bool:
         fresh = self._make_worker(old.index)
         try:
             with self.lock:
                 if self._closing:
                     return False
+                if old not in self._workers[: self._count]:  # It has been replaced while this waited.
+                    return True
                 started, calls = self._launch(fresh), fresh.calls
             assert calls is not None
             started.result(_START_SECONDS)
@@ -252,7 +269,9 @@ class Fleet(Versions):
                 leaving.call("leave", seconds, timeout=3 * seconds + LAST_SECONDS)
             except RepoAgentError:
                 old.kill()
-            old.ended.wait(2 * LAST_SECONDS)
+            if not old.ended.wait(2 * LAST_SECONDS):  # a thread of it hangs
+                old.kill()
+                old.ended.wait(LAST_SECONDS)
         return True
 
     def _has_files(self, fresh: WorkerProcess, calls: Calls, handed: Handed) -> bool:

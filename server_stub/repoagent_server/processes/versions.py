@@ -4,7 +4,7 @@ import base64
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _PASSED_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.05
 _SLOWEST_SECONDS: Final = 300.0
 """How long a worker has to let go of a version, or to end a load that was cancelled: code of the model may take its
-time. One that takes longer is ended."""
+time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,8 +73,10 @@ class Handed:
 class Versions(Roster):
     """What the workers have been handed, and what they show."""
 
-    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+    def __init__(self, workers: Sequence[WorkerProcess], on_silent: Callable[[Sequence[WorkerProcess]], None]) -> None:
+        """``on_silent`` is told of workers that do not end a load that was cancelled."""
         super().__init__(workers)
+        self._on_silent = on_silent
         self._handed: dict[int, Handed] = {}
         self._shown: dict[str, dict[int, int]] = {}
         """By model: the numbers of its versions that serve."""
@@ -111,13 +113,14 @@ class Versions(Roster):
             builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
         watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=STEP_SECONDS))
         answers: list[Any] = []
+        silent: list[WorkerProcess] = []
         failure: RepoAgentError | None = None
         for worker, build in builds:
             try:
                 answers.append(watch.result(build))
             except FutureTimeoutError:
-                logger.error("worker %d is ended, as it does not end the cancelled load of '%s'", worker.index, model)
-                worker.kill()
+                logger.error("worker %d does not end the cancelled load of model '%s'", worker.index, model)
+                silent.append(worker)
             except Ended as error:
                 if worker.index != LEAVING:
                     failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
@@ -128,7 +131,9 @@ class Versions(Roster):
         first = answers[0] if answers else None
         if failure is None and isinstance(first, dict):
             return handed, first
-        self.close_version(handed)
+        self.close_version(handed, but=silent)
+        if silent:
+            self._on_silent(silent)
         raise failure or InternalError(f"a worker process returned no description of model '{model}'")
 
     def let_call(self) -> None:
@@ -214,10 +219,12 @@ class Versions(Roster):
         limit = None if timeout is None else timeout + LAST_SECONDS
         return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
 
-    def close_version(self, handed: Handed) -> None:
-        """Have all workers let go of it."""
-        self._forget(handed)
-        self._ask_those("close", handed.number, timeout=_SLOWEST_SECONDS)
+    def close_version(self, handed: Handed, but: Collection[WorkerProcess] = ()) -> None:
+        """Have all workers let go of it, ``but`` those."""
+        with self.lock:
+            self._forget(handed)
+            those = [worker for worker in self._workers if worker not in but]
+        self._ask_those("close", handed.number, timeout=_SLOWEST_SECONDS, of=those)
 
     def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
         """Have a new worker build a version, or pass its requests on. Takes as long as the worker wants: the lock must

@@ -123,22 +123,47 @@ def test_a_worker_that_hangs_is_ended_and_the_others_are_not(fixture: Fixture) -
     assert cast(Any, works.calls).made[-1] == "turn"
 
 
-@pytest.mark.parametrize("silent", ["build", "close"])
-def test_a_worker_that_answers_all_but_one_question_of_a_load_does_not_hold_it(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, silent: str
-) -> None:
+def _hang(worker: Place, question: str) -> None:
+    """Have ``worker`` answer all but one question."""
+    assert worker.calls is not None
+    begin = worker.calls.begin
+    cast(Any, worker.calls).begin = lambda name, *rest: Future() if name == question else begin(name, *rest)
+
+
+def test_a_worker_that_does_not_let_go_of_a_version_is_ended(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_SLOWEST_SECONDS", 0.01)
     hangs, works = fixture.workers
-    assert hangs.calls is not None
-    begin = hangs.calls.begin
-    cast(Any, hangs.calls).begin = lambda name, *rest: Future() if name == silent else begin(name, *rest)
-    if silent == "close":
-        fixture.fleet.close_version(fixture.hand(1))
-    else:
-        with pytest.raises(CancelledError):
-            fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: True)
-    assert hangs.killed
-    assert not works.killed
+    _hang(hangs, "close")
+    fixture.fleet.close_version(fixture.hand(1))
+    assert (hangs.killed, works.killed) == (True, False)
+    assert not fixture.fleet._handed
+
+
+@pytest.mark.parametrize("hanging", [1, 2])
+def test_workers_that_do_not_end_a_cancelled_load_are_replaced_one_after_the_other(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, hanging: int
+) -> None:
+    """All were killed at once: a model that hung in each of them cut off the requests of all others."""
+    monkeypatch.setattr(versions, "_SLOWEST_SECONDS", 0.01)
+    left = threading.Semaphore(0)
+    serving: list[int] = []
+
+    def leave(seconds: float) -> None:
+        serving.append(len(fixture.fleet.serving()))
+        fixture.leave(seconds)
+        left.release()
+
+    fixture.script["leave"] = leave
+    for worker in fixture.workers[:hanging]:
+        _hang(worker, "build")
+    with pytest.raises(CancelledError):
+        fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: True)
+    for _ in range(hanging):
+        assert left.acquire(timeout=60)
+    assert not any(worker.killed for worker in fixture.workers)
+    assert fixture.now[:hanging] == fixture.new
+    assert fixture.now[hanging:] == fixture.workers[hanging:]
+    assert serving == [3] * hanging  # the new one, the one that leaves, and the other
     assert not fixture.fleet._handed
 
 
