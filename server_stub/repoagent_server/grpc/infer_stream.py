@@ -20,6 +20,7 @@ from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.request_log import RunningRequest
 
+_RECEIPT: Final = RECEIPT.decode()
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
 _WAITING_LIMIT: Final = 256
@@ -294,8 +295,9 @@ class _StreamSender(Answer):
             response = InferResponse(asked.model_name, asked.model_version, id=asked.id)
         if response.error is not None:
             return self._failure(response.error, final)
-        if response.receipt:
-            response.parameters = {**response.parameters, RECEIPT.decode(): response.receipt}
+        if response.receipt or _RECEIPT in response.parameters:  # no model names a receipt by itself
+            others = {name: value for name, value in response.parameters.items() if name != _RECEIPT}
+            response.parameters = {**others, _RECEIPT: response.receipt} if response.receipt else others
         return response_message(self._calls.parts(response, self._decoded), final)
 
     def _failure(self, error: RepoAgentError, final: bool) -> bytes:

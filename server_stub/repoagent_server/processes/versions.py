@@ -74,7 +74,7 @@ class Versions(Roster):
     """What the workers have been handed, and what they show."""
 
     def __init__(self, workers: Sequence[WorkerProcess], on_silent: Callable[[Sequence[WorkerProcess]], None]) -> None:
-        """``on_silent`` is told of workers that do not end a load that was cancelled."""
+        """``on_silent`` gets the workers that do not end a load that was cancelled."""
         super().__init__(workers)
         self._on_silent = on_silent
         self._handed: dict[int, Handed] = {}
