@@ -234,10 +234,15 @@ class ProcessRoot:
             return self._opened[0].locks if self._opened is not None else []
 
     def close(self) -> None:
-        """Remove the directory, and what was written in the place of one that was lost; again is fine."""
+        """Remove the directory, and what was written in the place of one that was lost; again is fine.
+
+        A forked child removes nothing of its parent.
+        """
+        mine = f"{os.getpid()}-"
         with self._lock, contextlib.ExitStack() as stack:  # an error stops none of the others
             for path in self._lost:  # who writes a tree makes the directories above it, too
-                stack.callback(remove_tree, path, wipe=self.wipe)
+                if path.name.startswith(mine):
+                    stack.callback(remove_tree, path, wipe=self.wipe)
             if self._opened is not None:
                 stack.callback(self._opened[0].close)
             self._lost, self._opened = [], None

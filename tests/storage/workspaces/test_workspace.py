@@ -336,6 +336,24 @@ def test_what_a_load_writes_in_the_place_of_what_a_cleaner_removed_goes_too(
     assert _left(memory_dir / f"repoagent-{os.geteuid()}" if confidential else tmp_path / "work") == []
 
 
+def test_a_forked_child_removes_nothing_that_its_parent_has_lost(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path
+) -> None:
+    with roots() as root, root.new("m") as workspace:
+        lost = workspace.directory("a")
+        shutil.rmtree(tmp_path / "work")
+        with root.new("n") as other:
+            other.directory("a")
+        lost.mkdir(parents=True)
+        child = os.fork()
+        if not child:
+            root._disk.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert lost.exists()
+    assert _left(tmp_path / "work") == []
+
+
 def test_a_root_that_cannot_be_made_again_is_a_fault_until_it_can(
     roots: Callable[..., WorkspaceRoot], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
