@@ -1,5 +1,6 @@
 """Certificates and keys of TLS: their files and settings, read again when they change, and when they end."""
 
+import errno
 import logging
 import os
 import re
@@ -29,6 +30,8 @@ _WHAT: Final = {
 
 _LARGEST: Final = 4 << 20
 """Bytes of a file: the certificates of all public authorities are a tenth of it."""
+
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files these are: compared, never read."""
@@ -112,6 +115,11 @@ class TlsFiles:
             raise InvalidArgumentError(f"cannot read {self.flags}-{flag} '{path}': {error.strerror}") from error
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"cannot read {self.flags}-{flag}: {error}") from error
+
+
+def _passes(cause: BaseException | None) -> bool:
+    """Whether another look may find what was lacking, with the same files."""
+    return isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno in _PASSING
 
 
 @contextmanager
@@ -234,7 +242,8 @@ class Certificates:
         try:
             material = self._files.read()
         except InvalidArgumentError as error:
-            self._read = stamp
+            if not _passes(error.__cause__):
+                self._read = stamp
             logger.error("%s keeps its former TLS certificate: %s", service, error)
             return False
         if self._files.stamp() != stamp:

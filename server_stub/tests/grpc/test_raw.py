@@ -177,7 +177,7 @@ def test_requests_of_a_stream_stay_in_their_order_whatever_their_size(channel: g
 def test_no_model_names_a_receipt_of_its_own_in_a_stream(receipt: str, channel: grpc.Channel, core: Any) -> None:
     """Where its load had none, the model's parameter went out under the server's name."""
     outputs = {"OUTPUT0": Tensor.of(np.zeros(1, np.float32))}
-    forged = {"repoagent-attestation": "sha256:ff", "mine": "kept"}
+    forged: dict[str, Any] = {"repoagent-attestation": "sha256:ff", "mine": "kept"}
     core.responses = [(InferResponse("any", "1", "", outputs, parameters=forged, receipt=receipt), True)]
     asked = request(inputs=[entry("FP32", [1], fp32_contents=[1.0])])
     (answer,) = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([asked]), timeout=60)

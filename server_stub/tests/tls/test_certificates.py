@@ -1,5 +1,6 @@
 """Files of TLS that are replaced while a server runs."""
 
+import errno
 import logging
 import os
 import re
@@ -137,6 +138,27 @@ def test_a_certificate_and_its_key_are_those_that_were_read(
 
     monkeypatch.setattr(tls_certificates, "read_small_file", read)
     assert files.read().context.get_ca_certs() == []
+
+
+@pytest.mark.parametrize("what", ["read_small_file", "_in_memory"])
+def test_new_files_are_read_again_once_there_are_descriptors(
+    what: str, authority: Authority, server_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former certificate stayed until the files changed again."""
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    first = certificates.context
+    _copy(authority.issue("second"), tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tls_certificates, what, fail)
+        assert not certificates.look()
+        assert not certificates.look()
+        assert certificates.context is first
+    assert certificates.look()
+    assert certificates.context is not first
 
 
 def test_an_expired_certificate_is_served_and_reported(
