@@ -333,6 +333,59 @@ def test_what_a_guide_forces_takes_a_run_for_many_tokens(
     assert (max(widths) == 1) if broken else (5 < max(widths) <= 17)  # a token and at most 16 guesses
 
 
+_BESIDE: dict[str, dict[str, Any]] = {
+    "a stop word within": {"stop_words": [[ord("q")], [ord("b"), ord("r")]]},
+    "a banned word": {"bad_words": [[ord("q")]]},
+    "several texts": {"sampling_config": SamplingConfig(num_return_sequences=3, top_p=0.9, seed=5, temperature=2.0)},
+    "n-grams": {"sampling_config": SamplingConfig(no_repeat_ngram_size=3)},
+    "penalties": {"sampling_config": SamplingConfig(frequency_penalty=1.5, repetition_penalty=1.3, seed=3, top_k=9)},
+    "no early end": {"sampling_config": SamplingConfig(min_tokens=20)},
+    "a limit within": {"max_tokens": 9},
+    "streaming": {"streaming": True},
+}
+
+
+@pytest.mark.parametrize("beside", _BESIDE)
+@pytest.mark.parametrize("guide", ["the quick brown fox( the quick brown fox)* (a|b)?", "日the", "the日", "(the )+日"])
+def test_what_is_forced_changes_nothing_of_an_answer(
+    guide: str, beside: str, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = tokenizer.get_vocab_size()
+    found = []
+    for forced in (True, False):
+        if not forced:
+            monkeypatch.setattr("repoagent_llm.guidance.llguidance_backend._LlguidanceGuide.forced", lambda _: [])
+        runner = FakeRunner(
+            vocab_size=size, max_seq_len=400, logits=lambda history: hashed_logits(size)(history) + _longest(tokenizer)
+        )
+        config = ExecutorConfig(guided_decoding_config=_config(tokenizer))
+        with Executor.from_runner(runner, config) as made:
+            request = Request(
+                [5],
+                **{"max_tokens": 60, "end_id": 0, **_BESIDE[beside]},
+                guided_decoding_params=GuidedDecodingParams(Kind.REGEX, guide),
+                output_config=OutputConfig(exclude_input_from_output=True, return_log_probs=True),
+            )
+            found.append(_whole(made.await_responses(made.enqueue_request(request), timeout=LIMIT), made))
+    assert found[0] == found[1]
+
+
+def _whole(responses: list[Response], executor: Executor) -> dict[int, list[Any]]:
+    """Tokens, log-probs, reason and error of each sequence, whatever pieces they came in."""
+    whole: dict[int, list[Any]] = {}
+    while True:
+        for response in responses:
+            if response.has_error():
+                return {**whole, -1: [response.error_msg]}
+            result = response.result
+            part = whole.setdefault(result.sequence_index, [[], None, None])
+            part[0] += result.output_token_ids[0]
+            part[1:] = [result.log_probs, result.finish_reasons]
+            if result.is_final:
+                return whole
+        responses = executor.await_responses(responses[-1].request_id, timeout=LIMIT)
+
+
 def _longest(tokenizer: Tokenizer) -> Any:
     """A model that, as real ones do, prefers what its tokenizer would make of a text."""
     texts = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
