@@ -1,6 +1,5 @@
 """A chat template of the model's owner that never ends, takes all memory, or reaches for Python: the server goes on."""
 
-import contextlib
 import gc
 import json
 import os
@@ -20,6 +19,7 @@ from llm.tests.backend.conftest import Asker, WriteModel, asker, core, decoder, 
 from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import Limits
 from repoagent.serving.core import ServingCore
+from tests.processes import children
 
 USER = json.dumps([{"role": "user", "content": "hello"}])
 DOUBLED = (
@@ -180,14 +180,14 @@ def test_an_unload_does_not_wait_for_a_template(
     write_llm: WriteModel,  # noqa: F811
 ) -> None:
     """Its process is killed; and with the model it is gone."""
-    before, others = threading.active_count(), _children()
+    before, others = threading.active_count(), children(os.getpid())
     (write_llm("m") / "1" / "chat_template.jinja").write_text("x")
     core.load("m")
-    children = _children() - others
-    assert children
+    renders = children(os.getpid()) - others
+    assert renders
     core.unload("m")
     gc.collect()
-    assert not _children() & children
+    assert not children(os.getpid()) & renders
     assert threading.active_count() <= before + 4
 
 
@@ -215,11 +215,3 @@ def test_a_killed_server_leaves_no_process_that_renders(tmp_path: Path) -> None:
     for fd in watched:
         assert select.select([fd], [], [], 30)[0], "a process is left"
         os.close(fd)
-
-
-def _children() -> set[int]:
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread of an earlier test has just ended
-            found.update(int(word) for word in (task / "children").read_text().split())
-    return found

@@ -23,6 +23,7 @@ import pytest
 
 from tests.certificates import Authority, Pair
 from tests.extent import in_full
+from tests.processes import children
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -66,11 +67,7 @@ def in_process(world: "World", name: str, code: str) -> None:
 
 def processes(server: "Server") -> list[int]:
     """The workers of ``server``."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError), (task / "children").open("rb", buffering=0) as file:
-            found.update(int(child) for child in file.read(1 << 16).split())  # once: the list changes while it is read
-    return sorted(pid for pid in found if _is_worker(pid))
+    return sorted(pid for pid in children(server.process.pid) if _is_worker(pid))
 
 
 def _is_worker(pid: int) -> bool:

@@ -24,6 +24,7 @@ from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.builder.plans import need_tensorrt
+from tests.processes import children
 
 pytestmark = pytest.mark.slow
 
@@ -80,10 +81,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 def builders() -> list[int]:
     """The processes of this one that convert."""
-    found = []
-    for file in Path("/proc/self/task").glob("*/children"):
-        found += [int(pid) for pid in file.read_text().split() if _BUILDER in Path(f"/proc/{pid}/cmdline").read_text()]
-    return found
+    return [pid for pid in children(os.getpid()) if _BUILDER in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 @pytest.fixture(autouse=True)
