@@ -7,12 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
+from typing import Final
 
 from repoagent.api.converters import ConversionPlan, ConversionSource, Converter
 from repoagent.beneath import jail
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import Limits
 from repoagent.loader.converting.registry import option_values
+
+_PERMISSION: Final = (
+    "models of '{}' run code when they are opened, which the operator allows with --allow-code-conversion"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +85,22 @@ def planned(
         UnsupportedError: the source is code, and may not be opened; or a package is missing.
         RepoAgentError: the converter refuses the source.
     """
-    if runs_code(converter):
-        if not settings.allow_code:
-            raise UnsupportedError(
-                f"{source.label}: models of '{pair[0]}' run code when they are opened, which the operator allows with "
-                "--allow-code-conversion"
-            )
-        if problem := jail.problem():
-            raise UnsupportedError(f"{source.label}: runs code when it is opened, and needs a jail: {problem}")
     environment = settings.environments.get(pair[0])
     needed: tuple[str, ...] = getattr(converter, "packages", ())
     used: tuple[str, ...] = (*needed, *getattr(converter, "libraries", ()))
     tools = _versions(used) if environment is None else _versions_in(environment, used)
-    if missing := [name for name in needed if name not in tools]:
-        raise UnsupportedError(f"{source.label}: {_remedy(converter, pair[0], missing, environment)}")
+    missing = [name for name in needed if name not in tools]
+    # All at once: an operator who mends one thing after another starts a server for each.
+    remedies = []
+    if runs_code(converter) and (problem := jail.problem()):
+        remedies.append(f"runs code when it is opened, and needs a jail: {problem}")
+    if runs_code(converter) and not settings.allow_code:
+        remedies.append(_PERMISSION.format(pair[0]))
+    if missing:
+        remedies.append(_remedy(converter, pair[0], missing, environment))
+    if remedies:
+        instead = [text] if (text := getattr(converter, "instead", "")) else []
+        raise UnsupportedError(f"{source.label}: {'; '.join([*remedies, *instead])}")
     plan = converter.plan(source, option_values(converter, options))
     return replace(plan, tools={**plan.tools, **tools}) if isinstance(plan, ConversionPlan) and tools else plan
 

@@ -245,6 +245,13 @@ class Pickled(Upper):
         return Product({"letters": 26}, ("opened",))
 
 
+class Lacking(Pickled):
+    """It needs a package as well, and there is another way."""
+
+    packages = ("shouter",)
+    instead = "or shout where the text is written"
+
+
 class Unjailed(Pickled):
     """The same without a jail: what a pickle can do then."""
 
@@ -294,6 +301,7 @@ CONVERTERS = {
         "unfit": "Unfit",
         "half": "Half",
         "pickled": "Pickled",
+        "lacking": "Lacking",
         "unjailed": "Unjailed",
         "foreign": "Foreign",
         "missing": "Missing",

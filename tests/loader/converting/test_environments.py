@@ -186,6 +186,15 @@ def test_a_source_that_is_code_needs_the_operators_permission(converting: Conver
     assert "--allow-code-conversion" in error
 
 
+def test_a_refusal_has_all_that_is_to_be_done(converting: Converting) -> None:
+    error = str(converting.run("lacking").error)
+    assert re.search(
+        "which the operator allows with --allow-code-conversion; the conversion from 'text' needs shouter; install .* "
+        "--converter-environment text=DIR; or shout where the text is written$",
+        error,
+    ), error
+
+
 def test_a_kernel_without_a_jail_refuses_such_a_source(allowed: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail, "landlock_version", lambda: 0)
     assert "needs a jail: the kernel has no Landlock" in str(allowed.run("pickled").error)

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api import ConversionJob, InvalidArgumentError, Product, UnsupportedError
+from repoagent_convert.model_file import described
 from repoagent_convert.tables.foreign_graph import Input, finished, short
-from repoagent_convert.tables.tabular import ROWS, TabularConverter, described
+from repoagent_convert.tables.tabular import ROWS, TabularConverter
 
 if TYPE_CHECKING:
     import numpy.typing as npt

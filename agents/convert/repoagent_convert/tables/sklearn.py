@@ -17,8 +17,9 @@ from repoagent.api import (
     UnsupportedError,
 )
 from repoagent.converters.option_values import truth
+from repoagent_convert.model_file import described
 from repoagent_convert.tables.foreign_graph import Input, finished, short
-from repoagent_convert.tables.tabular import ROWS, TabularConverter, described
+from repoagent_convert.tables.tabular import ROWS, TabularConverter
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,7 +69,11 @@ class SklearnConverter(TabularConverter):
         for name, _, kind in columns:
             if not name or kind not in _KINDS:
                 raise InvalidArgumentError(f"parameter 'columns': '{name}:{kind}' is not name:fp32 or name:string")
-        return {"columns": [[name, kind] for name, _, kind in columns], "any_version": truth(options, "any_version")}
+        return {
+            **super().settings(options),
+            "columns": [[name, kind] for name, _, kind in columns],
+            "any_version": truth(options, "any_version"),
+        }
 
     def prepare(self) -> None:
         """Import what looks at the machine, before the jail; not ONNX Runtime, which starts a thread."""

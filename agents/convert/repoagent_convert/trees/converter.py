@@ -19,7 +19,8 @@ from repoagent.api import (
 )
 from repoagent.converters.onnx.source import public_error
 from repoagent.converters.option_values import choice
-from repoagent_convert.tables.tabular import LARGEST_FILE, ROWS, TabularConverter, closeness, described
+from repoagent_convert.model_file import LARGEST_FILE, described
+from repoagent_convert.tables.tabular import ROWS, TabularConverter, closeness
 from repoagent_convert.trees.ensemble import Ensemble, Link
 from repoagent_convert.trees.graph import to_onnx
 
@@ -68,7 +69,7 @@ class TreeConverter(TabularConverter):
 
     def settings(self, options: Mapping[str, str]) -> dict[str, Any]:
         """See :class:`TabularConverter`."""
-        return {"all_trees": choice(options, "trees", _TREES) == "all"}
+        return {**super().settings(options), "all_trees": choice(options, "trees", _TREES) == "all"}
 
     def _library(self) -> dict[str, str]:
         """Name and version of the library, where it is installed."""
