@@ -20,10 +20,11 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.backend.chat.renderer import ChatRenderer
-from repoagent_llm.backend.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits, shown
+from repoagent_llm.backend.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits
 from repoagent_llm.backend.row_parameters import SAMPLING, RowParameters
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.lora.cache import task_of
+from repoagent_llm.types.executor_errors import shown
 
 __all__ = ["Converter"]
 

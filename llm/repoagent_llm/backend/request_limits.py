@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, PromptTooLongError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent_llm.types.executor_errors import shown
 
 _ALWAYS: Final = 1 << 16
 """Bytes of a prompt that are read whatever the tokens of the model are: some texts, such as spaces, have no tokens."""
@@ -16,13 +17,6 @@ _LENGTHS: Final = 16
 _REPEATED: Final = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 _COUNTED: Final = re.compile(r'"(?:min|max)(Items|Length|Properties|Contains)"\s*:\s*([\d.eE+]+)')
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
-_SHOWN: Final = 60
-
-
-def shown(value: object) -> str:
-    """``value`` for an error text, which must not grow with what a client sends."""
-    text = repr(value[: _SHOWN + 1] if isinstance(value, str | list) else value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,8 @@ def _checked(shape: Architecture) -> Architecture:
     if shape.rotary_size % 2 or not 0 <= shape.rotary_size <= shape.head_size:
         raise ValueError(f"{shape.rotary_size} of {shape.head_size} columns of a head cannot turn in pairs")
     for rope in shape.ropes:
-        rope_speeds(rope, shape.rotary_size, shape.context_length)
+        for length in (shape.context_length, 1):  # of longrope each has a list of its own
+            rope_speeds(rope, shape.rotary_size, length)
     return shape
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from repoagent_llm.types.executor_errors import shown
+
 _WIDTH: Final = 1 << 24
 _HEADS: Final = 1 << 16
 _LAYERS: Final = 4096
@@ -78,6 +80,4 @@ def check_fields(config: Any) -> None:
             continue
         expected, is_possible = _FIELDS[key]
         if not is_possible(value):
-            shown = repr(value)
-            shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-            raise ValueError(f"the key '{key}' must be {expected}, not {shown}")
+            raise ValueError(f"the key '{key}' must be {expected}, not {shown(value)}")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent_llm.types.executor_errors import shown
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -169,9 +170,8 @@ class GgufFile:
     def _join(self, part: "GgufFile", wanted: list[int]) -> None:
         found = [part.values.get(key) for key in ("split.no", "split.count")]
         if any(type(value) is not int for value in found) or found != wanted:
-            raise InvalidArgumentError(
-                f"{part.path}: the keys split.no and split.count must be {wanted[0]} and {wanted[1]}, not {found!r:.80}"
-            )
+            keys = f"the keys split.no and split.count must be {wanted[0]} and {wanted[1]}"
+            raise InvalidArgumentError(f"{part.path}: {keys}, not {shown(found)}")
         self._head += part._head
         if twice := sorted(self.tensors.keys() & part.tensors.keys()):
             raise InvalidArgumentError(f"{part.path}: the tensor {twice[0]!r:.80} lies in an earlier part, too")
@@ -186,7 +186,7 @@ class GgufFile:
         """The tensors where they lie in the file; ``place``: where the head ends."""
         step = self.values.get("general.alignment", BLOCK)
         if type(step) is not int or step not in _ALIGNMENTS:
-            raise InvalidArgumentError(f"{self.path}: general.alignment must be a power of two, not {step!r:.60}")
+            raise InvalidArgumentError(f"{self.path}: general.alignment must be a power of two, not {shown(step)}")
         base = -(-place // step) * step
         end, before = base, ""
         for name, tensor in sorted(found.items(), key=lambda item: item[1].start):

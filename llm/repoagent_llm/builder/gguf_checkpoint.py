@@ -16,10 +16,10 @@ from repoagent_llm.builder.architecture import Architecture, parse_architecture
 from repoagent_llm.builder.gguf import BLOCK, Floats, GgufFile, q4_0_levels, q8_0_levels
 from repoagent_llm.builder.gguf_tokenizer import GgufTokenizer
 from repoagent_llm.builder.products import Blocks, WideBlocks, pack
-from repoagent_llm.types.executor_errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError, shown
 
 GGUF_ENDING: Final = ".gguf"
-_PART: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+_PART: Final = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 _MOST_PARTS: Final = 256
 
 
@@ -168,6 +168,10 @@ class GgufCheckpoint:
         self.config = self._config(family)
         self.shape: Architecture = parse_architecture(self.config, str(path))
         if family.turned:
+            if self.shape.head_size % 2:
+                raise InvalidArgumentError(
+                    f"{path}: {self.shape.head_size} columns of a head cannot turn in pairs, which {self._name} orders"
+                )
             self._heads = {"attn_q": self.shape.heads, "attn_k": self.shape.kv_heads}
 
     def tokenizer_files(self) -> dict[str, str]:
@@ -248,14 +252,15 @@ class GgufCheckpoint:
         if table is None or len(table.shape) != 2:
             raise InvalidArgumentError(f"{self._file.path}: has no matrix 'token_embd.weight'")
         hidden, heads = self._own("embedding_length"), self._own("attention.head_count", 1 << 16)
-        size = self._own("attention.key_length", 1 << 16, hidden // heads)
+        size = self._own("attention.key_length", 1 << 16, max(1, hidden // heads))
         if self._own("attention.value_length", 1 << 16, size) != size:
             raise UnsupportedFeatureError(f"{self._file.path}: values that have another size than keys")
         length = self._own("context_length")
         window = self._own("attention.sliding_window", _MOST, 0)
         if 0 < window < length and not family.window:
             raise UnsupportedFeatureError(f"{self._file.path}: a window in the architecture {self._name}")
-        end = [self._token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
+        last = table.shape[0] - 1
+        end = [self._token(f"{name}_token_id", last) for name in ("eos", "eot", "eom")]
         turning = self._own("rope.dimension_count", size, size)
         return {
             "model_type": family.kind,
@@ -271,9 +276,9 @@ class GgufCheckpoint:
             "rope_parameters": self._rope(length, turning),
             "partial_rotary_factor": turning / size,
             "tie_word_embeddings": "output.weight" not in self._file.tensors,
-            "bos_token_id": self._token("bos_token_id"),
+            "bos_token_id": self._token("bos_token_id", last),
             "eos_token_id": sorted({token for token in end if token is not None}),
-            "pad_token_id": self._token("padding_token_id"),
+            "pad_token_id": self._token("padding_token_id", last),
             **self._experts(family),
             **self._others(family, hidden // heads, size),
             "sliding_window": window,
@@ -341,8 +346,8 @@ class GgufCheckpoint:
         found: list[float] = self._file.floats(name).reshape(-1).tolist()
         return found
 
-    def _token(self, name: str) -> int | None:
-        found = self._integer(f"tokenizer.ggml.{name}", 0, _MOST, -1)
+    def _token(self, name: str, last: int) -> int | None:
+        found = self._integer(f"tokenizer.ggml.{name}", 0, last, -1)
         return None if found < 0 else found
 
     def _own(self, name: str, most: int = 1 << 24, default: int | None = None) -> int:
@@ -370,5 +375,5 @@ class GgufCheckpoint:
         return value
 
     def _wrong(self, key: str, expected: str, found: object) -> InvalidArgumentError:
-        what = "is missing" if key not in self._file.values else f"must be {expected}, not {found!r:.60}"
+        what = "is missing" if key not in self._file.values else f"must be {expected}, not {shown(found)}"
         return InvalidArgumentError(f"{self._file.path}: the key '{key}' {what}")

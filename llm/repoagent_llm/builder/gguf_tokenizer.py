@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent_llm.builder.gguf import GgufFile
-from repoagent_llm.types.executor_errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError, shown
 
 _KEY: Final = "tokenizer.ggml."
+_TEMPLATE: Final = "tokenizer.chat_template"
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
 """Kinds of tokens."""
 _LONGEST: Final = 1024
@@ -65,8 +66,11 @@ class GgufTokenizer:
             "tokenizer.json": json.dumps(self._tokenizer(), ensure_ascii=False),
             "tokenizer_config.json": json.dumps(self._settings(), indent=2),
         }
-        template = self._values.get("tokenizer.chat_template")
-        if isinstance(template, str):
+        if (template := self._values.get(_TEMPLATE)) is not None:
+            if not isinstance(template, str):
+                raise InvalidArgumentError(
+                    f"{self._place}: the key '{_TEMPLATE}' must be a text, not {shown(template)}"
+                )
             files["chat_template.jinja"] = template
         return files
 
@@ -85,7 +89,7 @@ class GgufTokenizer:
         elif isinstance(model, str) and model == "llama":
             made, begins = self._sentence_piece(vocabulary), True
         else:
-            raise UnsupportedFeatureError(f"{self._place}: the tokenizer {model!r:.60}", "read are gpt2 and llama")
+            raise UnsupportedFeatureError(f"{self._place}: the tokenizer {shown(model)}", "read are gpt2 and llama")
         added = [self._added(number, kind) for number, kind in enumerate(self._kinds) if kind in (_CONTROL, _USER)]
         around = self._around(begins)
         return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **around, **made}
@@ -118,11 +122,11 @@ class GgufTokenizer:
         words = self._values.get(f"{_KEY}pre")
         if not isinstance(words, str) or words not in _WORDS_OF:
             known = ", ".join(_WORDS_OF)
-            raise UnsupportedFeatureError(f"{self._place}: {_KEY}pre {words!r:.60}", f"read are {known}")
+            raise UnsupportedFeatureError(f"{self._place}: {_KEY}pre {shown(words)}", f"read are {known}")
         merges = [merge.partition(" ")[::2] if merge[:1] != " " else ("", "") for merge in self._texts("merges")]
         for first, second in merges:
             if not (first in vocabulary and second in vocabulary and first + second in vocabulary):
-                raise self._wrong("merges", f"has a pair that is not of tokens: {f'{first} {second}'!r:.60}")
+                raise self._wrong("merges", f"has a pair that is not of tokens: {shown(f'{first} {second}')}")
         model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": words in _WHOLE_WORDS}
         normalizer = {"type": "NFC"} if words == "qwen2" else None
         parts = {"normalizer": normalizer, "pre_tokenizer": _WORDS_OF[words], "decoder": _BYTES, "model": model}
@@ -162,13 +166,12 @@ class GgufTokenizer:
         normal = {token: number for token, number in vocabulary.items() if self._kinds[number] == _NORMAL}
         if any(len(token) > _LONGEST for token in normal) or sum(len(token) ** 2 for token in normal) > _MOST_SPLITS:
             raise self._wrong("tokens", f"has tokens of more than {_LONGEST} characters, or too many long ones")
-        found = []
-        for token, number in normal.items():
-            halves = ((token[:place], token[place:]) for place in range(1, len(token)))
-            pairs = [(normal[a], normal[b], a, b) for a, b in halves if a in normal and b in normal]
-            found += [(-scores[number], *pair) for pair in sorted(pairs)]
-        found.sort(key=lambda pair: pair[0])
-        return [(first, second) for *_, first, second in found]
+        found: list[tuple[str, str]] = []
+        for token in sorted(normal, key=lambda token: -scores[normal[token]]):
+            halves = ((normal.get(token[:place]), normal.get(token[place:])) for place in range(1, len(token)))
+            pairs = sorted((a, b) for a, b in halves if a is not None and b is not None)
+            found += [(self._tokens[a], self._tokens[b]) for a, b in pairs]
+        return found
 
     def _texts(self, name: str) -> list[str]:
         found = self._values.get(f"{_KEY}{name}", [])
@@ -187,7 +190,7 @@ class GgufTokenizer:
     def _truth(self, name: str, default: bool) -> bool:
         found = self._values.get(f"{_KEY}{name}", default)
         if type(found) is not bool:
-            raise self._wrong(name, f"must be true or false, not {found!r:.60}")
+            raise self._wrong(name, f"must be true or false, not {shown(found)}")
         return found
 
     def _named(self, name: str) -> str | None:
@@ -196,7 +199,7 @@ class GgufTokenizer:
         if found is None:
             return None
         if type(found) is not int or not 0 <= found < len(self._tokens):
-            raise self._wrong(name, f"must be the number of a token below {len(self._tokens)}, not {found!r:.60}")
+            raise self._wrong(name, f"must be the number of a token below {len(self._tokens)}, not {shown(found)}")
         return self._tokens[found]
 
     def _wrong(self, name: str, text: str) -> InvalidArgumentError:

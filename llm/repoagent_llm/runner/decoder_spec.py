@@ -14,7 +14,7 @@ import numpy.typing as npt
 from repoagent.beneath import open_beneath, relative_parts
 from repoagent.errors import UnsafePathError
 from repoagent.nested_text import read_json
-from repoagent_llm.types.executor_errors import CheckError, DecoderError
+from repoagent_llm.types.executor_errors import CheckError, DecoderError, shown
 
 _LONGEST: Final = 512
 
@@ -77,9 +77,7 @@ class Section:
 
     def wrong(self, key: str, expected: str, found: object) -> DecoderError:
         """The error for a value that is not what it must be."""
-        shown = repr(found)
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-        return DecoderError(f"the key '{self._full(key)}' must be {expected}, not {shown}", source=self.source)
+        return DecoderError(f"the key '{self._full(key)}' must be {expected}, not {shown(found)}", source=self.source)
 
 
 CONFIG_NAME: Final = "genai_config.json"

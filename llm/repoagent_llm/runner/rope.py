@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError
-from repoagent_llm.types.executor_errors import UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import UnsupportedFeatureError, shown
 
 Floats = npt.NDArray[np.float64]
 _ORIGINAL: Final = "original_max_position_embeddings"
@@ -68,7 +68,7 @@ def _speeds(rope: Mapping[str, Any], size: int, length: int) -> tuple[Floats, fl
 def _number(rope: Mapping[str, Any], name: str, default: float | None = None) -> float:
     value = default if rope.get(name) is None else rope[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < _LARGEST:
-        raise InvalidArgumentError(f"config.json: rope scaling needs {name}, a number > 0, not {value!r:.60}")
+        raise InvalidArgumentError(f"config.json: rope scaling needs {name}, a number > 0, not {shown(value)}")
     return float(value)
 
 

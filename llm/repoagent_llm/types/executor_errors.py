@@ -1,5 +1,8 @@
 """Errors of the executor. Each is a ``RuntimeError``, as callers of TensorRT-LLM's bindings expect."""
 
+import reprlib
+from typing import Final
+
 from repoagent.errors import (
     ConfigError,
     InternalError,
@@ -36,6 +39,17 @@ class UnsupportedFeatureError(UnsupportedError, RuntimeError):
     def __init__(self, feature: str, reason: str = "no runner here implements it") -> None:
         self.feature = feature
         super().__init__(f"{feature} is not supported: {reason}")
+
+
+_SHOWN: Final = 60
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _SHOWN
+
+
+def shown(value: object) -> str:
+    """``value`` for an error text, which must not grow with what a client or a file has, nor be made of all of it."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def text_of(error: BaseException) -> str:
