@@ -182,6 +182,9 @@ class EntryModel:
         return self._source.root
 
     def localize(self) -> Path:
+        shared = self.judges or self.reads
+        if shared is not None and shared.root is not None and not self._updated:
+            return shared.root
         return self._load.localize(self._source)
 
     def digests(self, files: Mapping[str, Sequence[str]], *, follow: bool = False) -> Mapping[str, Mapping[str, str]]:

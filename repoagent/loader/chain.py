@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,13 +297,14 @@ class LoadedChain:
         except (OSError, RepoAgentError):
             return 0  # The snapshot raises the reason.
         config = self._load.place.config_text
-        try:
-            self._load_entry(index, plan, judges=shared)
-        finally:
-            self._receipt.source_was_read(shared)
-        if shared.given_up:
-            return 1
-        shared.finish(plan[index].name)
+        with closing(shared):
+            try:
+                self._load_entry(index, plan, judges=shared)
+            finally:
+                self._receipt.source_was_read(shared)
+            if shared.given_up:
+                return 1
+            shared.finish(plan[index].name)
         if self._receipt.lacks_source:
             raise UnavailableError(f"agent '{plan[index + 1].name}' did not state what it read of each file")
         readers[0].hand_on()

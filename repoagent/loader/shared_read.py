@@ -4,9 +4,11 @@ Otherwise the model is copied, so that nothing changes while it is judged, and e
 second one does its work when the guard asks for digests, in a private directory of its own, and hashes the bytes that
 it takes. The guard is given these digests, and what the second one made is handed on only after the guard has accepted.
 
-No directory may change meanwhile, so the files that were read are those that the guard listed.
+No directory may change meanwhile, so the files that were read are those that the guard listed. Both reach them through
+a descriptor: a link to the model, or a directory above it, can be swapped without a change of the model's own.
 """
 
+import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from repoagent.errors import CancelledError, InternalError, RepoAgentError, Unav
 
 
 class SharedRead:
-    """What one read found out. Used by the thread of the load.
+    """What one read found out. Used by the thread of the load; close it.
 
     Args:
         root: The model, in a directory that others can change.
@@ -31,8 +33,14 @@ class SharedRead:
     def __init__(
         self, root: Path, read: Callable[[], object], isolated: Callable[[], object], always: Sequence[str] = ()
     ) -> None:
-        self._root = root
-        self._watched = Watched(root, follow=False)
+        self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.root: Path | None = Path(f"/proc/self/fd/{self._fd}")
+        """The model, whatever becomes of its path; None once the read is closed."""
+        try:
+            self._watched = Watched(self.root, follow=False)
+        except BaseException:
+            self.close()
+            raise
         self._read = read
         self._isolated = isolated
         self._found: dict[str, Mapping[str, str]] = {}
@@ -42,6 +50,12 @@ class SharedRead:
         """Whether the guard wants a private copy instead."""
         self.algorithms: tuple[str, ...] = tuple(always)
         """What the second agent should compute of each file."""
+
+    def close(self) -> None:
+        """Let go of the model."""
+        if self.root is not None:
+            self.root = None
+            os.close(self._fd)
 
     def keep(self, path: str, digests: Mapping[str, str]) -> None:
         """The second agent took bytes with ``digests`` for those of the file ``path``."""
@@ -77,8 +91,10 @@ class SharedRead:
 
     def read_files(self) -> dict[str, str] | None:
         """SHA-256 of every file of the model as it was read; None if not all were, or there may be others by now."""
+        if self.root is None:
+            return None
         try:
-            names = [path for path, mode, _ in walk_beneath(self._root, follow=False) if stat.S_ISREG(mode)]
+            names = [path for path, mode, _ in walk_beneath(self.root, follow=False) if stat.S_ISREG(mode)]
             self._watched.check()
             return {name: self._found[name]["sha256"] for name in names}
         except (KeyError, OSError, RepoAgentError):

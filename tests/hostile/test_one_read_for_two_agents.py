@@ -4,6 +4,7 @@ Whoever changes them can encrypt for the server's key, as anyone can: only the s
 """
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -207,6 +208,53 @@ def test_what_is_loaded_is_what_was_signed(
     else:
         assert isinstance(outcome.error, Exception)
         assert outcome.files == {}
+
+
+def swap_link(place: Path, other: Path) -> None:
+    """The model's directory is a link, as operators have it; neither of the two directories changes."""
+    target = place.readlink()
+    beside = place.with_name("beside")
+    beside.symlink_to(other.readlink())
+    beside.replace(place)
+    other.unlink()
+    other.symlink_to(target)
+
+
+def swap_above(place: Path, other: Path) -> None:
+    """A directory above the model's is renamed, which changes nothing in the model's own."""
+    aside = place.parent.with_name("aside")
+    place.parent.rename(aside)
+    other.parent.rename(place.parent)
+    aside.rename(other.parent)
+
+
+@pytest.mark.parametrize("moment", BEFORE[:2])
+@pytest.mark.parametrize("swap", [swap_link, swap_above])
+def test_what_another_directory_has_besides_is_not_read(
+    swap: Callable[[Path, Path], None],
+    moment: str,
+    tmp_path: Path,
+    model: Path,
+    harness: AgentHarness,
+    faults: FaultInjection,
+) -> None:
+    """It has the signed files, and stands in the model's place for as long as `decrypt` reads."""
+    place, other = tmp_path / "repository" / "m", tmp_path / "mine" / "m"
+    if swap is swap_link:
+        shutil.copytree(signed(model), tmp_path / "forged")
+        for link, target in ((place, model), (other, tmp_path / "forged")):
+            link.parent.mkdir()
+            link.symlink_to(target)
+    else:
+        shutil.copytree(signed(model), other)
+        shutil.copytree(model, place)
+    sealed(other / "1" / "more.bin.age", BAD)
+    write_files(other, {"2/model.py": BAD})
+    faults.at(moment, lambda: swap(place, other))
+    faults.at("decrypt update_location", lambda: swap(place, other))
+    outcome = harness.run(place)
+    assert outcome.left == ()
+    assert not outcome.loaded or plain_of(outcome) == PLAIN
 
 
 def test_a_load_that_another_configuration_planned_is_refused(
