@@ -11,23 +11,29 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_checksum.cli import checksum
+from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
+from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_verify.cli import verify_command
 
 from agents.verify.tests.issuing import public_pem
 from repoagent.beneath import DEEPEST, list_beneath
 from repoagent.config import read_text
-from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsafePathError
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsafePathError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.core import ControlMode, ServingCore
 from repoagent.storage import DirectoryFiles
 from repoagent.storage.transfer.snapshot import snapshot
+from repoagent.testing import AgentHarness, FakeKeys, FaultInjection, write_files
 from tests.hostile.conftest import NewCore
 
 BASE = (
     'backend: "identity" max_batch_size: 8 '
     'input { name: "INPUT0" data_type: TYPE_FP32 dims: [4] } output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [4] } '
+)
+DECRYPTED = (
+    b'model_repository_agents { agents [ { name: "decrypt" parameters { key: "identity" value: "fake:identity" } } ] }'
 )
 MANY = 2**31 - 1
 
@@ -217,6 +223,56 @@ def test_versions_without_number(write: Callable[[str], Path], new_core: NewCore
     assert "--limit-model-versions" in refusal(new_core(limits=Limits(model_versions=3)))
     (root / "config.pbtxt").write_text(BASE)
     new_core(limits=Limits(model_versions=3)).load("m")
+
+
+def counted(most: int) -> Callable[[], bool]:
+    """A load that is given up after ``most`` steps: one that has no end fills no disk in a test."""
+    asked = itertools.count()
+    return lambda: next(asked) > most
+
+
+def test_a_file_of_holes_is_not_copied_until_the_disk_is_full(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "m", {"1/model.bin": b""})
+    with (source / "1" / "model.bin").open("wb") as file:
+        file.truncate(shutil.disk_usage(tmp_path).total + (1 << 30))
+    with pytest.raises(UnavailableError, match="a private copy of the model needs"):
+        snapshot(source, tmp_path / "copy", cancelled=counted(20))
+
+
+def test_a_file_that_grows_while_it_is_copied_has_an_end(tmp_path: Path) -> None:
+    path = write_files(tmp_path / "m", {"1/model.bin": bytes(3 << 20)}) / "1" / "model.bin"
+
+    def grow(_done: int, _total: int | None, _what: str) -> None:
+        with path.open("ab") as file:
+            file.write(bytes(2 << 20))
+
+    snapshot(tmp_path / "m", tmp_path / "copy", cancelled=counted(20), progress=grow)
+    assert (tmp_path / "copy" / "1" / "model.bin").stat().st_size == 3 << 20
+
+
+@pytest.mark.parametrize("name", ["1/plain.bin", "1/a.bin.age", "1/armored.bin.age"])
+def test_a_file_that_grows_while_it_is_decrypted_takes_no_more_memory_than_it_had(name: str, tmp_path: Path) -> None:
+    """What was reserved is what it had when the load began; it is another, much larger one when its turn comes."""
+    identity, faults = X25519Identity.generate(), FaultInjection()
+    model = write_files(tmp_path / "m", {"config.pbtxt": DECRYPTED, "1/plain.bin": bytes(1 << 20)})
+    (tmp_path / "plain").write_bytes(bytes(1 << 20))
+    for target, armored in (("1/a.bin.age", False), ("1/armored.bin.age", True)):
+        encrypt_file(tmp_path / "plain", model / target, [identity.recipient], armored=armored)
+    (tmp_path / "plain").write_bytes(bytes(64 << 20))
+
+    def grow() -> None:
+        if name == "1/plain.bin":
+            (tmp_path / "plain").rename(model / name)
+        else:
+            (model / name).unlink()
+            encrypt_file(tmp_path / "plain", model / name, [identity.recipient], armored="armored" in name)
+
+    faults.at("decrypt acquire_location", grow)
+    keys = FakeKeys({"identity": identity.export().encode()})
+    with AgentHarness(tmp_path / "harness", keys=keys, faults=faults) as harness:
+        outcome = harness.run(model)
+    assert "became larger while it was decrypted" in str(outcome.error)
+    assert outcome.left == ()
 
 
 # A thousand directories in one another: a walk that is recursive, or holds each open, ends more than this one load.

@@ -7,7 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import Agent, AgentModel, CancelledError, InvalidArgumentError, Parameters, read_key
+from repoagent.api import (
+    Agent,
+    AgentModel,
+    CancelledError,
+    InvalidArgumentError,
+    Parameters,
+    UnavailableError,
+    read_key,
+)
 from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, refuse_unencrypted, scan_encrypted
@@ -161,6 +169,8 @@ def _progress(model: AgentModel, total: int) -> Progress:
     def tell(done: int) -> None:
         if model.cancelled:
             raise CancelledError("the load was cancelled while files were decrypted")
+        if done > total:  # room was made for that, and a file that grows and grows would take all memory
+            raise UnavailableError("the model became larger while it was decrypted; load it again")
         model.progress(done, total)
 
     return tell

@@ -17,7 +17,7 @@ from repoagent.api import (
     held_beneath,
     walk_beneath,
 )
-from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.errors import DamagedError, DecryptError
 from repoagent_decrypt.files.positional import Hashers, Progress, Sizes, new_file, write_at
 
 _PAGE: Final = 4096
@@ -195,10 +195,17 @@ def _transformed(source: Path, target: Path, transform: Transform, progress: Pro
     sizes = transform(source, target, progress)
     if not reading or sizes.read_digests:
         return sizes
-    # A format that is not read in order, or by a library: once more, of a copy that was hashed, and is kept in memory.
+    # A format that is not read in order, or by a library: once more, of a copy that was hashed. It lies where the
+    # plaintext does, in memory, and without a name.
+
+    def bounded(done: int) -> None:
+        if done > sizes.read:
+            raise DamagedError("the file became longer while it was read")
+
     target.unlink()
-    with open(os.memfd_create("sealed", os.MFD_CLOEXEC), "r+b", buffering=0) as copy, source.open("rb", 0) as stream:
-        digests = _copy_hashed(stream.fileno(), copy.fileno(), lambda _done: None, reading)
+    hidden = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    with open(hidden, "r+b", buffering=0) as copy, source.open("rb", 0) as stream:
+        digests = _copy_hashed(stream.fileno(), copy.fileno(), bounded, reading)
         again = transform(Path(f"/proc/self/fd/{copy.fileno()}"), target, progress)
     return replace(again, read_digests=digests)
 

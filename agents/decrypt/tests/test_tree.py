@@ -111,3 +111,18 @@ def test_errors_name_the_file(error: Exception, kind: type[Exception], text: str
     (tmp_path / "out").mkdir()
     with pytest.raises(kind, match=text):
         build_tree(tree, tmp_path / "out", fail, lambda _done: None)
+
+
+def test_a_file_that_grows_before_it_is_read_again_is_refused(tree: Tree, tmp_path: Path) -> None:
+    """What is read a second time is read from a hashed copy, which takes no more than what was read first."""
+
+    def grow(source: Path, target: Path, progress: Progress) -> Sizes:
+        sizes = double(source, target, progress)
+        with (tree.root / "1" / "a.x").open("ab") as file:
+            file.write(b"more")
+        return sizes
+
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"^1/a\.x: the file became longer while it was read$"):
+        build_tree(tree, tmp_path / "out", grow, lambda _done: None, reading=("sha256",))
+    assert list((tmp_path / "out" / "1").iterdir()) == []

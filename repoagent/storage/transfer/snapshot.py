@@ -14,6 +14,7 @@ from repoagent.beneath import check_depth, check_file
 from repoagent.errors import CancelledError, UnsafePathError
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.paths.trees import tree_size
+from repoagent.storage.workspaces.process_dir import check_space, free_bytes
 
 _FICLONE: Final = 0x40049409
 _BLOCK: Final = 1 << 20
@@ -44,7 +45,7 @@ def snapshot(
 
     Raises:
         UnsafePathError: there is a link or a special file in ``source``.
-        UnavailableError: the disk is full.
+        UnavailableError: the disk is full, or would be.
         CancelledError: ``cancelled()`` became true.
     """
     target.mkdir(mode=0o700, exist_ok=True)
@@ -90,27 +91,32 @@ class _Copying:
                     (target / name).mkdir(mode=0o700)
                     self.directory(entry, target / name, path + "/")
                 else:
-                    self._file(entry, target / name, executable=bool(status.st_mode & stat.S_IXUSR))
+                    self._file(entry, target / name, status)
             finally:
                 os.close(entry)
 
-    def _file(self, source: int, target: Path, *, executable: bool) -> None:
+    def _file(self, source: int, target: Path, status: os.stat_result) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        copy = os.open(target, flags, 0o700 if executable else 0o600)
+        copy = os.open(target, flags, 0o700 if status.st_mode & stat.S_IXUSR else 0o600)
         try:
             try:
                 fcntl.ioctl(copy, _FICLONE, source)
             except OSError:  # another filesystem, or one that cannot share blocks
-                digest = self._copy(source, copy)
+                # A file with holes may be far larger than what it takes, and the disk is not this model's alone.
+                free = free_bytes(target.parent)
+                check_space(target.parent, status.st_size, what="a private copy of the model", free=free)
+                digest = self._copy(source, copy, status.st_size)
                 if self._hashed is not None:
                     self._hashed(os.fstat(copy), {"sha256": digest})
         finally:
             os.close(copy)
 
-    def _copy(self, source: int, copy: int) -> str:
-        digest = hashlib.sha256()
-        while count := os.readv(source, [self._block]):
+    def _copy(self, source: int, copy: int, size: int) -> str:
+        """Copy no more than ``size`` bytes: a file that someone goes on writing to has no end."""
+        digest, left = hashlib.sha256(), size
+        while left and (count := os.readv(source, [self._block[:left]])):
             self._check_cancelled()
+            left -= count
             rest = self._block[:count]
             hashing = None
             if self._hashed is not None:
