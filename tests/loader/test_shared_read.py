@@ -28,7 +28,7 @@ class Guard(Agent):
                 assert model.digests(WANTED)[NAME]["sha256"] == hashlib.sha256(b"good").hexdigest()
             else:
                 model.isolate()
-            self.seen.append(model.localize())
+            self.seen.append(model.localize().resolve())
 
 
 class Reader(Agent):
@@ -41,7 +41,7 @@ class Reader(Agent):
         self.seen: list[Path] = []
 
     def load(self, model: AgentModel) -> None:
-        self.seen.append(model.localize())
+        self.seen.append(model.localize().resolve())
         target = model.acquire_location()
         data = (model.localize() / NAME).read_bytes()
         write_files(target, {NAME: data, "config.pbtxt": (model.localize() / "config.pbtxt").read_bytes()})
