@@ -8,7 +8,7 @@ import base64
 import binascii
 import hashlib
 import json
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,8 +17,20 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json_object
 
-PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+
+class MessageSigner(Protocol):
+    """A private key of Ed25519, or what signs in its place with the key and the digest of its own."""
+
+    def sign(self, data: bytes, /) -> bytes:
+        """The signature of ``data``."""
+
+    def public_key(self) -> PublicKey:
+        """The public half."""
+
+
+PrivateKey = ec.EllipticCurvePrivateKey | MessageSigner
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 _MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -79,10 +91,10 @@ def key_id(key: PublicKey) -> str:
 def sign(payload: bytes, key: PrivateKey) -> dict[str, Any]:
     """A bundle with ``payload``."""
     message = pre_authentication_encoding(payload)
-    if isinstance(key, ed25519.Ed25519PrivateKey):
-        signature = key.sign(message)
-    else:
+    if isinstance(key, ec.EllipticCurvePrivateKey):
         signature = key.sign(message, ec.ECDSA(HASHES[key.curve.name]))
+    else:
+        signature = key.sign(message)
     name = key_id(key.public_key())
     return {
         "mediaType": _MEDIA_TYPE,
@@ -113,12 +125,13 @@ def verify(bundle: dict[str, Any], key: PublicKey) -> bytes:
     except (KeyError, TypeError, binascii.Error, ValueError):
         raise InvalidArgumentError("the receipt is not a DSSE envelope, or a bundle with one") from None
     message = pre_authentication_encoding(payload)
-    if not any(_holds(signature, message, key) for signature in signatures):
+    if not any(holds(signature, message, key) for signature in signatures):
         raise InvalidArgumentError("the receipt is not signed with this key, or was changed after it was signed")
     return payload
 
 
-def _holds(signature: bytes, message: bytes, key: PublicKey) -> bool:
+def holds(signature: bytes, message: bytes, key: PublicKey) -> bool:
+    """Whether ``key`` signed ``message``."""
     try:
         if isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(signature, message)

@@ -8,12 +8,18 @@ from collections.abc import Mapping
 
 from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["register_attestors", "register_commands"]
+__all__ = ["register_attestors", "register_commands", "register_key_providers"]
 
 
 @hookimpl
 def register_attestors() -> Mapping[str, str]:
     return {"dsse": "repoagent_attest.attestor:DsseAttestor"}
+
+
+@hookimpl
+def register_key_providers() -> Mapping[str, str]:
+    """Keys that sign where they are."""
+    return {"signer": "repoagent_attest.signers:reference"}
 
 
 @hookimpl

@@ -11,6 +11,7 @@ from typing import Final
 from repoagent.api import UnavailableError, replace_file
 from repoagent.api.attesting import Attestation, AttestedLoad, AttestorOptions
 from repoagent.api.envelopes import read_private_key, sign, to_json
+from repoagent_attest.signers import Signer, is_reference
 from repoagent_attest.statements import details_of, summary_of
 
 SUMMARY_SUFFIX: Final = ".vsa.json"
@@ -23,11 +24,12 @@ class DsseAttestor:
 
     Raises:
         InvalidArgumentError: the key is of another kind.
-        UnavailableError: the directory cannot be written to.
+        UnsupportedError: the key is a signer's, whose package is not installed.
+        UnavailableError: the directory cannot be written to, or the signer does not sign.
     """
 
     def __init__(self, options: AttestorOptions) -> None:
-        self._key = read_private_key(options.key)
+        self._key = Signer(options.key) if is_reference(options.key) else read_private_key(options.key)
         self._verifier = options.verifier
         self._directory = options.directory
         if self._directory is not None:
