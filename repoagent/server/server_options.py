@@ -10,6 +10,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.attesting import AttestSettings
 from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.load_context import Progress
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
@@ -199,6 +200,8 @@ class Options:
     """What one model, file or request may take."""
     audit: Audit = field(default=NO_AUDIT, kw_only=True)
     """Gets what happens to models: a :class:`repoagent.audit.log.AuditLog`, which its owner closes."""
+    attest: AttestSettings | None = field(default=None, kw_only=True)
+    """With it, every load leaves a signed receipt; needs the package ``repoagent-attest``."""
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
@@ -265,6 +268,7 @@ def core_options(options: Options) -> CoreOptions:
         backend_config=options.backend_configuration,
         storage_options=options.storage_options,
         audit=options.audit,
+        attest=options.attest,
     )
 
 

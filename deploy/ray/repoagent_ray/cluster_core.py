@@ -133,8 +133,10 @@ class ClusterCore:
                 return LoadReport.from_dict(report)
         return None
 
-    def attestation(self, name: str, version: str = "") -> None:
-        """Replicas make no receipts."""
+    def attestation(self, name: str, version: str = "") -> bytes | None:
+        """The receipt of a replica that serves the model, or the version. Each has one of its own load."""
+        found: list[bytes | None] = self._replicas.ask_all("ask", "attestation", name, version).any()
+        return next((document for document in found if document is not None), None)
 
     def metrics(self) -> str:
         """Those of every replica that answers, as one page."""

@@ -47,6 +47,9 @@ class CallContext:
         """Of the client: text, or bytes under names that end with ``-bin``."""
         return self._metadata
 
+    def name_receipt(self, receipt: str) -> None:
+        """Without effect: Ray carries the messages of an answer, and no fields before them."""
+
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status of ``grpc.StatusCode``.
 

@@ -25,7 +25,7 @@ from repoagent_ray.settings import Settings
 from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, HttpCall, HttpHead
 
 _QUESTIONS: Final = frozenset(
-    {"decoupled", "model_config", "model_loaded", "model_metadata", "model_ready", "ready", "statistics"}
+    {"attestation", "decoupled", "model_config", "model_loaded", "model_metadata", "model_ready", "ready", "statistics"}
 )
 """What others in the cluster may ask the core of a replica; none of these changes anything."""
 

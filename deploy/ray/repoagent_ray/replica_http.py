@@ -6,7 +6,7 @@ from typing import Final
 
 from repoagent_server.http.api import api_service
 from repoagent_server.http.body import frame_of
-from repoagent_server.http.messages import Request, Response, error_response
+from repoagent_server.http.messages import Request, Response, error_response, headers_of
 from repoagent_server.http.openai_answers import openai_error
 from repoagent_server.http.service import HttpService
 from repoagent_server.shared.pools import Pools
@@ -102,4 +102,4 @@ class _Exchange:
 
 def _head(response: Response) -> HttpHead:
     pieces = (piece for piece in (response.body, *response.parts) if len(piece))
-    return HttpHead(response.status, response.content_type, list(response.headers), tuple(map(pack, pieces)))
+    return HttpHead(response.status, response.content_type, list(headers_of(response)), tuple(map(pack, pieces)))

@@ -1,5 +1,7 @@
 """The settings of an application, as ``serve run`` and a Serve configuration file give them."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -7,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
+from repoagent.loader.attesting import AttestSettings
 from repoagent.server import ModelControlMode, Options
 
 _OURS: Final = {
@@ -108,24 +111,35 @@ class Settings(BaseModel):
         Raises:
             InvalidArgumentError: a limit is not known, or its value means nothing.
         """
-        given = self.options.get("limits", {})
-        if isinstance(given, Limits):
+        made: Limits = self._made("limits", Limits, {})
+        return made
+
+    @property
+    def attest(self) -> AttestSettings | None:
+        """How each replica signs receipts of its loads, if at all. Errors as of :attr:`limits`."""
+        given = self.options.get("attest")
+        made: AttestSettings | None = None if given is None else self._made("attest", AttestSettings, given)
+        return made if made is None or made.directory is None else replace(made, directory=Path(made.directory))
+
+    def _made(self, name: str, kind: type[Any], default: Any) -> Any:
+        given = self.options.get(name, default)
+        if isinstance(given, kind):
             return given
         try:
-            return Limits(**given)
+            return kind(**given)
         except TypeError as error:
-            raise InvalidArgumentError(f"options: limits: {error}") from None
+            raise InvalidArgumentError(f"options: {name}: {error}") from None
 
     def server_options(self, audit: Audit = NO_AUDIT) -> Options:
         """The options of the server in a replica. ``audit`` gets what happens to its models.
 
         Raises:
-            InvalidArgumentError: a limit is not known, or its value means nothing.
+            InvalidArgumentError: a limit, or a setting of receipts, is not known, or its value means nothing.
         """
         fields = {"log_info": True, "drain_timeout": self.drain_seconds, "exit_timeout": int(self.drain_seconds) + 5}
         return Options(
             model_repository=self.model_repository,
             model_control_mode=ModelControlMode.EXPLICIT,
             audit=audit,
-            **{**fields, **self.options, "limits": self.limits},
+            **{**fields, **self.options, "limits": self.limits, "attest": self.attest},
         )

@@ -36,7 +36,8 @@ class _Handle:
 def test_an_adapter_belongs_to_its_model(name: str, model: str) -> None:
     async def found() -> str:
         handle: Any = _Handle()
-        return await Replicas(handle, asyncio.get_running_loop()).model_of(name)
+        model: str = await Replicas(handle, asyncio.get_running_loop()).model_of(name)
+        return model
 
     assert asyncio.run(found()) == model
 
