@@ -47,6 +47,7 @@ def main(directory: Path) -> None:
         print(f"not proven: needs root and {', '.join(missing) or 'nothing more'}")
         sys.exit(LACKING)
     directory.mkdir(parents=True, exist_ok=True)
+    directory = directory.resolve()  # buildah mounts files by absolute paths only
     buildah = Buildah(directory)
     buildah.import_base(_base(directory))
     container, root = buildah.build()
