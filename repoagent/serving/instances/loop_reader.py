@@ -28,6 +28,8 @@ class LoopReader:
         self._calls: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._ended = False
+        self.overran = False
+        """Whether what it has read is more than another loop has got through."""
 
     @staticmethod
     def here() -> "LoopReader | None":

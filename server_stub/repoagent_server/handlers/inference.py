@@ -16,6 +16,7 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
 from repoagent_server.access.credentials import CREDENTIALS
@@ -56,7 +57,10 @@ class Mailbox:
             self._woken = True
             self._wake()
         if len(self._waiting) > _ROOM and not here:
-            self._hold()
+            if (reader := LoopReader.here()) is None:
+                self._hold()
+            else:  # One loop does not wait for another.
+                reader.overran = True
 
     def _hold(self) -> None:
         """Let the loop catch up with a model that answers faster than answers are written."""

@@ -18,7 +18,7 @@ from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
-from repoagent_server.shared.connections import Connections, backlog, come_round
+from repoagent_server.shared.connections import Connections, InFlight, backlog, come_round
 from repoagent_server.shared.pools import Pools
 from repoagent_server.tls.certificates import Certificates, TlsFiles
 from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
@@ -102,6 +102,11 @@ class HttpFrontend:
         if (running := self._running) is not None and self._thread is not None:
             come_round(running.loop, self._thread)
 
+    def on_loop(self, call: Callable[[InFlight], object]) -> None:
+        """Have its event loop call ``call`` with what counts its requests, if it serves."""
+        if (running := self._running) is not None:
+            running.loop.call_soon_threadsafe(call, running.in_flight)
+
     def part(self, timeout: float) -> None:
         """Leave the port to another process that has the same socket: accept nothing more, have each connection end
         with its next answer, and return once all have ended, at the latest after ``timeout`` seconds."""
@@ -114,7 +119,7 @@ class HttpFrontend:
         if running is None:
             return True
         self.refuse()
-        return asyncio.run_coroutine_threadsafe(running.idle(timeout), running.loop).result()
+        return asyncio.run_coroutine_threadsafe(running.in_flight.idle(timeout), running.loop).result()
 
     def stop(self) -> None:
         """Close every connection and end the thread."""
@@ -186,8 +191,9 @@ class _Running:
         self._service.parting = True
         await self._connections.gone(timeout)
 
-    async def idle(self, timeout: float) -> bool:
-        return await self._connections.in_flight.idle(timeout)
+    @property
+    def in_flight(self) -> InFlight:
+        return self._connections.in_flight
 
 
 def _nothing() -> None:

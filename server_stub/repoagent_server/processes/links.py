@@ -1,66 +1,35 @@
 """Requests from one worker to another: a model that has a home is in one worker, and the others pass requests on to it.
 
-Each pair of workers has a socket, which the keeper makes and neither reads nor writes. The messages are those of Python
-models' processes: CALL and CALL_RESPONSE, and ASK whether a model is ready, or for the end of a request.
+Each pair of workers has a socket, which the keeper makes and neither reads nor writes.
+
+One thread looks after the sockets. It lends them to the event loop of a front end, which reads what comes as it reads
+what clients send: no thread has to be woken up for it. What takes a while goes back to the thread.
 """
 
-import itertools
 import logging
 import os
 import select
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from repoagent.audit import Actor
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.nested_text import read_json
-from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
-from repoagent.serving.backends.python.process.codec import (
-    Packer,
-    error_body,
-    error_of,
-    request_body,
-    request_of,
-    response_of,
-)
-from repoagent.serving.backends.python.process.memory import Allowance, Arena, Mapping, ProtocolError
-from repoagent.serving.backends.python.process.server_channel import ServerChannel
-from repoagent.serving.backends.python.process.services import BackgroundCalls, CallSender
-from repoagent.serving.ensembles.step_request import StepRequest
-from repoagent.serving.instances.instance import as_repoagent_error
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
-from repoagent.serving.requests.senders import answer_error
-from repoagent.serving.versions.served_model import RetiredError, ServedModel
+from repoagent.serving.instances.loop_reader import LoopReader
+from repoagent_server.processes.link import Find, Link, Rights
+from repoagent_server.shared.connections import InFlight
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 64
-"""Messages of one worker that are handled before the others are heard."""
-_MOST_CALLS: Final = 1 << 16
-"""Requests of one other worker without an answer."""
-_NUMBERS: Final = 1 << 64
+_BETWEEN_CHOICES: Final = 256
+"""Turns of reading after which another event loop may be the busiest."""
 _NEWS_BYTES: Final = 64
 _OF_ONE_WORKER: Final = 2
 """Sockets to one worker: that of the process which is leaving, too. A hostile one could ask for others without end."""
-_READY_SECONDS: Final = 30.0
-
-Find = Callable[[int], ServedModel | None]
-
-
-class Rights(NamedTuple):
-    """How a home finds out that a client has the rights which the worker that passes its request on has checked."""
-
-    credential: Callable[[Actor | None], Any] = lambda _: None
-    """What is passed on with a request of that client: a plain value."""
-    judge: Callable[[Any, str], None] = lambda _credential, _model: None
-    """Raises RepoAgentError unless a request that came with this may be executed by a model."""
 
 
 class Links:
@@ -89,6 +58,13 @@ class Links:
         self._lacking: set[int] = set()
         """Workers whose socket could not be taken."""
         self._poller = select.poll()
+        self._loops: dict[LoopReader, InFlight] = {}
+        self._before: dict[LoopReader, int] = {}
+        """How many requests each had begun when the choice was made."""
+        self._loop: LoopReader | None = None
+        """That reads the sockets, as far as they are lent."""
+        self._turns = 0
+        self._returned: deque[Link] = deque()
 
     def start(self) -> None:
         """Read, from now on."""
@@ -96,7 +72,7 @@ class Links:
             self._poller.register(fd, select.POLLIN)
         threading.Thread(target=self._run, name="repoagent-links", daemon=True).start()
 
-    def get(self, worker: int) -> "Link | None":
+    def get(self, worker: int) -> Link | None:
         """The way to ``worker``; None while there is none."""
         link = self._links.get(worker)
         if link is None and worker in self._lacking:
@@ -114,10 +90,93 @@ class Links:
                     self._accept(by_fd)
                 else:
                     self._serve(by_fd, fd, event)
-            for fd, link in by_fd.items():
-                self._poller.register(fd, select.POLLIN | select.POLLOUT * link.backlogged)
+            for _ in range(len(self._returned)):
+                link = self._returned.popleft()
+                link.lent = None
+                self._serve(by_fd, link.fd, select.POLLIN)
+            for link in by_fd.values():
+                self._lend(link)
+                self._listen(link)
 
-    def _accept(self, by_fd: dict[int, "Link"]) -> None:
+    def _listen(self, link: Link) -> None:
+        """Wait for what the thread has to do with a link."""
+        events = select.POLLIN * (link.lent is None) | select.POLLOUT * link.backlogged
+        if events:
+            self._poller.register(link.fd, events)
+        else:  # Its end would be reported all the same.
+            with suppress(KeyError):
+                self._poller.unregister(link.fd)
+
+    # -- sockets that an event loop reads ------------------------------------------------------------------------
+
+    def join(self, in_flight: InFlight) -> None:
+        """The event loop of this thread, whose requests ``in_flight`` counts, may read the sockets while it runs.
+
+        Of several the busiest does: two threads that share an interpreter wait for each other.
+        """
+        loop = LoopReader.here()
+        if loop is not None:
+            self._loops[loop] = in_flight
+            self._choose()
+
+    def _choose(self) -> None:
+        """Have the loop read that has begun most requests since this was asked last."""
+        begun = {loop: in_flight.begun for loop, in_flight in list(self._loops.items())}
+        lately = {loop: count - self._before.get(loop, 0) for loop, count in begun.items()}
+        self._before = begun
+        busiest = max(lately, key=lately.__getitem__)
+        if self._loop is None or lately[busiest] > 2 * lately.get(self._loop, 0):
+            self._loop = busiest
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _lend(self, link: Link) -> None:
+        """Have the loop read the socket, where there is one, once no other loop has it."""
+        loop = self._loop
+        if link.lent is loop or link.for_thread:
+            return
+        if link.lent is not None:
+            link.lent.post(partial(self._give_back, link))
+        elif loop is not None:
+            link.lent = loop
+            if not loop.post(partial(self._watch, link, loop)):
+                link.lent = None
+
+    def _watch(self, link: Link, loop: LoopReader) -> None:
+        try:
+            if LoopReader.here() is loop:  # else it is ending
+                link.watched = loop.watch(link.fd, partial(self._readable, link), partial(self._give_back, link))
+                return
+        except OSError as error:
+            logger.warning("a thread reads what worker %d sends, not an event loop: %s", link.worker, error)
+        self._loops.pop(loop, None)
+        if self._loop is loop:
+            self._loop = None
+        self._return(link)
+
+    def _readable(self, link: Link) -> None:
+        self._turns += 1
+        if not self._turns % _BETWEEN_CHOICES:
+            self._choose()
+        going_on = link.read(link.lent)
+        if not going_on or link.for_thread:
+            self._give_back(link)
+
+    def _give_back(self, link: Link) -> None:
+        """Leave the socket to the thread. On the loop's thread; twice is once."""
+        loop, watched = link.lent, link.watched
+        if loop is not None and watched is not None:
+            link.watched = None
+            loop.forget(watched)
+            self._return(link)
+
+    def _return(self, link: Link) -> None:
+        self._returned.append(link)
+        self._wake_up()
+
+    def _accept(self, by_fd: dict[int, Link]) -> None:
         text, descriptors, _, _ = socket.recv_fds(self._news, _NEWS_BYTES, 1)
         if not text:  # The keeper has gone; who talks to it ends this process.
             self._poller.unregister(self._news.fileno())
@@ -130,276 +189,23 @@ class Links:
             return
         os.set_inheritable(descriptors[0], False)
         sock = socket.socket(fileno=descriptors[0])
-        wake = partial(os.eventfd_write, self._wake, 1)
         for fd in [fd for fd, link in by_fd.items() if link.worker == worker][: 1 - _OF_ONE_WORKER]:
             by_fd[fd].end()  # What is read next is that.
-        self._links[worker] = by_fd[sock.fileno()] = Link(worker, sock, self._find, wake, self._limits, self._rights)
+        self._links[worker] = by_fd[sock.fileno()] = Link(
+            worker, sock, self._find, self._wake_up, self._limits, self._rights
+        )
 
-    def _serve(self, by_fd: dict[int, "Link"], fd: int, event: int) -> None:
+    def _serve(self, by_fd: dict[int, Link], fd: int, event: int) -> None:
         link = by_fd[fd]
         if event & select.POLLOUT:
             link.flush()
-        if not event & ~select.POLLOUT or link.read():
+        if link.lent is not None or not event & ~select.POLLOUT or link.read():
             return
-        self._poller.unregister(fd)
+        with suppress(KeyError):
+            self._poller.unregister(fd)
         del by_fd[fd]
         if self._links.get(link.worker) is link:
             del self._links[link.worker]
         link.close()
         if link.fault:
             self._broken(link.worker)
-
-
-class Link:
-    """The socket to one other worker: requests for the models whose home is there, and its requests for those here."""
-
-    def __init__(
-        self, worker: int, sock: socket.socket, find: Find, wake: Callable[[], None], limits: Limits, rights: Rights
-    ) -> None:
-        allowance = Allowance.of(limits)
-        self.worker: Final = worker
-        self.fault = ""
-        """Why it cannot be used any more, though the other worker may well live."""
-        self._arena = Arena(allowance=allowance.with_margin())
-        self._mapping = Mapping(allowance)
-        self._channel = ServerChannel(
-            sock,
-            self._arena,
-            self._mapping,
-            longest_received=limits.python_message_bytes,
-            most_unread=limits.python_unread_bytes,
-            on_backlog=wake,
-            on_overflow=self._overflow,
-        )
-        self._find = find
-        self._rights = rights
-        self._numbers: Final = itertools.count(1)
-        self._open: dict[int, InferRequest] = {}
-        """Requests that are there."""
-        self._calls: dict[int, InferRequest] = {}
-        """Those of the other worker, which are here."""
-        self._questions: dict[int, Future[bool]] = {}
-        self._in_background = BackgroundCalls(f"of worker {worker}", limits)
-        self._late: dict[int, SimpleQueue[Callable[[], None] | None]] = {}
-        self._ended = False
-
-    @property
-    def backlogged(self) -> bool:
-        """Whether there is something that the other side did not take."""
-        return self._channel.backlogged
-
-    # -- requests that are passed on -----------------------------------------------------------------------------
-
-    def submit(self, handed: int, request: InferRequest) -> None:
-        """Pass ``request`` on to the version ``handed``. Never raises."""
-        number, packer = next(self._numbers), Packer()
-        try:
-            body = [handed, self._rights.credential(request.asker), *request_body(number, request, packer)]
-            self._open[number] = request
-            request.on_cancel = partial(self._cancel, number)
-            self._channel.send(Kind.CALL, body, packer)
-        except PeerGoneError:
-            self._fail(number, self._gone(request))
-        except (OSError, TypeError, ValueError, RepoAgentError) as error:
-            failure = error if isinstance(error, RepoAgentError) else UnavailableError(f"it cannot be sent: {error}")
-            self._open[number] = request
-            self._fail(number, failure)
-        else:
-            if request.cancelled:
-                self._cancel(number)
-            if self._ended:
-                self._fail(number, self._gone(request))
-
-    def ready(self, handed: int) -> bool:
-        """Whether the version ``handed`` is ready there. Takes its time."""
-        number = next(self._numbers)
-        answer = self._questions[number] = Future[bool]()
-        try:
-            self.send(Kind.ASK, [number, "ready", handed])
-            return not self._ended and answer.result(_READY_SECONDS)
-        except TimeoutError:
-            return False
-        finally:
-            self._questions.pop(number, None)
-
-    def _cancel(self, number: int) -> None:
-        if number in self._open:
-            self.send(Kind.ASK, [number, "cancel", number])
-
-    def _fail(self, number: int, error: RepoAgentError) -> None:
-        request = self._open.pop(number, None)
-        if request is not None:
-            request.on_cancel = None
-            self._deliver_late(number, partial(answer_error, request, error), last=True)
-
-    def _gone(self, request: InferRequest) -> RepoAgentError:
-        return UnavailableError(f"the process that has model '{request.model_name}' has ended; another one loads it")
-
-    def _answered(self, message: Message) -> None:
-        number, response, final = response_of(message.body, message.payload)
-        request = self._open.pop(number, None) if final else self._open.get(number)
-        if request is None:
-            return
-        if response is not None:
-            response.id = request.asked.id
-        if final:
-            request.on_cancel = None
-        if isinstance(request, StepRequest):  # An ensemble may hold who answers back until other answers come.
-            self._deliver_late(number, partial(request.send, response, bool(final)), last=bool(final))
-        else:
-            request.send(response, bool(final))
-
-    def _deliver_late(self, number: int, call: Callable[[], None], *, last: bool) -> None:
-        """Have ``call`` called on a thread that a request has for itself, unless all its answers have come."""
-        queue = self._late.pop(number, None) if last else self._late.get(number)
-        if queue is None and last:
-            call()
-            return
-        if queue is None:
-            queue = self._late[number] = SimpleQueue()
-            threading.Thread(target=_call_each, args=(queue,), name="repoagent-held-back", daemon=True).start()
-        queue.put(call)
-        if last:
-            queue.put(None)
-
-    # -- requests of the other worker ----------------------------------------------------------------------------
-
-    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
-        """Send something, without waiting. Nothing is sent to a worker that has gone.
-
-        Raises:
-            OSError: ``payload`` cannot be handed over.
-        """
-        with suppress(PeerGoneError):
-            self._channel.send(kind, body, payload)
-
-    def _call(self, message: Message) -> None:
-        handed, credential, *body = message.body
-        number, asked, placeholder = request_of(body, message.payload)
-        if type(number) is not int or number in self._calls:
-            raise ProtocolError("a request has no number of its own")
-        request = InferRequest(asked, placeholder=placeholder)
-        sender = CallSender(self.send, number, request, partial(self._calls.pop, number, None))
-        request.redirect(sender)
-        try:
-            if not _has_types(asked):  # Schedulers compare and keep them.
-                raise InvalidArgumentError("a request has fields of other types")
-            if len(self._calls) >= _MOST_CALLS:
-                raise UnavailableError(f"{_MOST_CALLS} requests of another process wait already")
-            self._calls[number] = request
-            served = self._version(handed)
-            self._rights.judge(credential, served.name)
-            served.submit(request)
-        except Exception as error:
-            failure: RepoAgentError = as_repoagent_error(error, asked.model_name)
-            if isinstance(error, RetiredError):
-                failure = UnavailableError(f"model '{asked.model_name}' is being unloaded")
-            sender.send(InferResponse(asked.model_name, asked.model_version, error=failure), True)
-
-    def _version(self, handed: Any) -> ServedModel:
-        served = self._find(handed)
-        if served is None:
-            raise UnavailableError("the process that has the model is loading it again")
-        return served
-
-    def _ask(self, message: Message) -> None:
-        number, question, about = message.body
-        if question == "cancel":
-            request = self._calls.get(about)
-            if request is not None:
-                request.cancel()
-        elif question == "ready":
-            self._in_background.run(partial(self._answer_ready, number, about))
-        else:
-            raise ProtocolError(f"there is no question {str(question)[:64]!r}")
-
-    def _answer_ready(self, number: int, handed: Any) -> None:
-        try:
-            served = self._find(handed)
-            answer: list[Any] = [number, served is not None and served.ready and served.check_ready(), None]
-        except Exception as error:
-            answer = [number, False, error_body(as_repoagent_error(error, "model"))]
-        self.send(Kind.ANSWER, answer)
-
-    # -- the socket ----------------------------------------------------------------------------------------------
-
-    def read(self) -> bool:
-        """Handle what has come, at most so much that the others have their turn; False if nothing more can come."""
-        try:
-            for _ in range(_AT_ONCE):
-                message = self._channel.receive(socket.MSG_DONTWAIT)
-                if message is None:
-                    return False
-                self._take(message)
-                del message  # It holds memory of the other worker.
-                self._channel.send_releases()
-        except BlockingIOError:
-            pass
-        except PeerGoneError:
-            return False
-        except Exception as error:  # There is no end of what can be wrong.
-            self.fault = f"{type(error).__name__}: {error}"
-            return False
-        return True
-
-    def _take(self, message: Message) -> None:
-        if message.kind == Kind.CALL:
-            self._call(message)
-        elif message.kind == Kind.CALL_RESPONSE:
-            self._answered(message)
-        elif message.kind == Kind.ASK:
-            self._ask(message)
-        elif message.kind == Kind.ANSWER:
-            number, ready, error = message.body
-            question = self._questions.pop(int(number), None)
-            if question is not None and error is not None:
-                question.set_exception(error_of(error))
-            elif question is not None:
-                question.set_result(ready is True)
-        elif message.kind != Kind.RELEASE:
-            raise ProtocolError(f"there is no message of kind {message.kind}")
-
-    def flush(self) -> None:
-        """Send what the other side did not take before."""
-        self._channel.flush()
-
-    def _overflow(self) -> None:
-        self.fault = f"more than {Limits.flag('python_unread_bytes')} are unread"
-        self.end()
-
-    def end(self) -> None:
-        """Have it read its end."""
-        self._channel.shutdown()
-
-    def close(self) -> None:
-        """The other worker has gone, or cannot be talked to: its requests end, and those that it had fail."""
-        if self.fault:
-            logger.error("the connection to worker %d has ended: %s", self.worker, self.fault)
-        self._ended = True
-        self._channel.shutdown()
-        for number, request in list(self._open.items()):
-            self._fail(number, self._gone(request))
-        for request in list(self._calls.values()):
-            request.cancel()
-        for number in list(self._questions):
-            if (question := self._questions.pop(number, None)) is not None:
-                question.set_result(False)
-        self._in_background.forget()
-        self._channel.close()
-        self._arena.close()
-        self._mapping.close()
-
-
-def _has_types(asked: Asked) -> bool:
-    texts = (asked.model_name, asked.model_version, asked.id, *asked.requested_outputs)
-    numbers = (asked.priority, asked.timeout_us)
-    return (
-        all(type(text) is str for text in texts)
-        and all(type(number) is int and 0 <= number < _NUMBERS for number in numbers)
-        and type(asked.correlation_id) in (int, str)
-    )
-
-
-def _call_each(queue: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := queue.get()) is not None:
-        call()

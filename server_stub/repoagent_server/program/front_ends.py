@@ -24,6 +24,7 @@ from repoagent_server.http.hosting.sagemaker import sagemaker_service
 from repoagent_server.http.hosting.vertex import vertex_service
 from repoagent_server.http.reader import Limits
 from repoagent_server.program.options import ServeOptions
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import CertificateMetrics, TlsFiles
@@ -54,6 +55,8 @@ class FrontEnd(Protocol):
     def start(self) -> None: ...
 
     def turn(self) -> None: ...
+
+    def on_loop(self, call: Callable[[InFlight], object]) -> None: ...
 
     def part(self, timeout: float) -> None: ...
 

@@ -24,6 +24,7 @@ from repoagent_server.processes.versions import Handed
 from repoagent_server.program.front_ends import READY_NAMES, ports, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
+from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 logger = logging.getLogger(__name__)
@@ -197,6 +198,9 @@ class _Port:
 
     def turn(self) -> None:
         """It is the workers that come round."""
+
+    def on_loop(self, call: Callable[[InFlight], object]) -> None:
+        """It is the workers that have event loops."""
 
     def part(self, timeout: float) -> None:
         """It is the workers that leave."""

@@ -27,7 +27,8 @@ from repoagent_server.access.tokens import TokenIssuer
 from repoagent_server.handlers.settings import LogChanges, update_log
 from repoagent_server.http.listener import inherit
 from repoagent_server.processes.calls import Calls
-from repoagent_server.processes.links import Links, Rights
+from repoagent_server.processes.link import Rights
+from repoagent_server.processes.links import Links
 from repoagent_server.processes.worker import WorkerCore
 from repoagent_server.program.front_ends import (
     FrontEnd,
@@ -107,6 +108,7 @@ class Worker:
         """Answer requests."""
         for front in self._fronts.values():
             front.start()
+            front.on_loop(self._core.models.links.join)
         gc.collect()
         gc.freeze()
 

@@ -17,11 +17,14 @@ class InFlight:
 
     def __init__(self) -> None:
         self._count = 0
+        self.begun = 0
+        """How many there have been."""
         self._idle: asyncio.Event | None = None
 
     def started(self) -> None:
         """A request is being answered."""
         self._count += 1
+        self.begun += 1
 
     def finished(self) -> None:
         """Its response has been given, whether or not the client was still there."""

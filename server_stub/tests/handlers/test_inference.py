@@ -18,6 +18,7 @@ from repoagent_server.handlers.requested_outputs import RequestedOutputs
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server import Server
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import Asked, InferResponse
 from tests.onnx_models import floats, make_model, save_model
 
@@ -248,6 +249,23 @@ async def test_one_that_cannot_be_delivered_does_not_hold_the_others_up() -> Non
     assert not receiver.got
     await asyncio.sleep(0)
     assert receiver.got == [(None, True, threading.get_ident())]
+
+
+async def test_another_loop_is_not_held_up_but_learns_that_it_reads_too_fast() -> None:
+    mailbox, receiver = Mailbox(asyncio.get_running_loop()), _Receiver(2_000)
+    overran: list[bool] = []
+
+    async def read() -> None:
+        with LoopReader(asyncio.get_running_loop()) as reader:
+            for _ in range(2_000):
+                mailbox.post(receiver, None, False)
+            overran.append(reader.overran)
+
+    thread = threading.Thread(target=lambda: asyncio.run(read()))
+    thread.start()
+    thread.join()  # This loop runs nothing meanwhile.
+    await receiver.all.wait()
+    assert overran == [True]
 
 
 async def test_a_sender_that_is_faster_than_the_loop_is_held_up_and_the_loop_still_has_turns() -> None:

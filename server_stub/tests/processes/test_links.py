@@ -1,5 +1,6 @@
 """The socket between two workers, of which one may be hostile."""
 
+import asyncio
 import hashlib
 import json
 import socket
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -17,14 +18,17 @@ from repoagent_server.access.clients import Client, Grant
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
 from repoagent_server.access.rules import Rules
-from repoagent_server.processes.links import Links, Rights
+from repoagent_server.processes.link import Rights
+from repoagent_server.processes.links import Links
 from repoagent_server.processes.passing import passing_version
 from repoagent_server.program import worker as program
+from repoagent_server.shared.connections import InFlight
 
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.instances.instance import VersionContext
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import NO_LABELS, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.serving.scheduling.scheduler import Scheduler
@@ -37,18 +41,65 @@ CONFIG.model_transaction_policy.decoupled = True
 HANDED = 7
 
 
+class Loop:
+    """An event loop of a front end, on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.in_flight = InFlight()
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=name)
+        self._thread.start()
+
+    async def _run(self) -> None:
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        with LoopReader(loop):
+            self._started.set_result((loop, end))
+            await end.wait()
+
+    def have_joined(self, links: Links) -> None:
+        joined = threading.Event()
+
+        def join() -> None:
+            links.join(self.in_flight)
+            joined.set()
+
+        self._started.result()[0].call_soon_threadsafe(join)
+        joined.wait()
+
+    def end(self) -> None:
+        if self._thread.is_alive():
+            loop, end = self._started.result()
+            loop.call_soon_threadsafe(end.set)
+            self._thread.join()
+
+
+@pytest.fixture(params=["a thread reads", "an event loop reads"])
+def reads(request: pytest.FixtureRequest) -> Iterator[Loop | None]:
+    loop = Loop("loop") if "loop" in request.param else None
+    Worker.loop = loop
+    yield loop
+    Worker.loop = None
+    if loop is not None:
+        loop.end()
+
+
+pytestmark = pytest.mark.usefixtures("reads")
+
+
 class Home(Scheduler):
     """Keeps the requests, for a test to answer."""
 
     def __init__(self) -> None:
         super().__init__("m")
         self.requests: list[InferRequest] = []
+        self.threads: list[str] = []
         self.came = threading.Semaphore(0)
         self.cancelled = threading.Event()
 
     def submit(self, request: InferRequest) -> None:
         request.on_cancel = self.cancelled.set
         self.requests.append(request)
+        self.threads.append(threading.current_thread().name)
         self.came.release()
 
     def take(self) -> InferRequest:
@@ -73,6 +124,8 @@ class Sender:
 class Worker:
     """The links of one worker; ``keeper`` is the end that brings it sockets."""
 
+    loop: ClassVar[Loop | None] = None
+
     def __init__(self, served: ServedModel | None = None, rights: Rights | None = None) -> None:
         self.keeper, news = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.broken: list[int] = []
@@ -80,6 +133,8 @@ class Worker:
         find = {HANDED: served}.get
         self.links = Links(news, find, self._note, DEFAULT_LIMITS, rights or Rights())
         self.links.start()
+        if self.loop is not None:
+            self.loop.have_joined(self.links)
 
     def _note(self, worker: int) -> None:
         self.broken.append(worker)
@@ -140,6 +195,39 @@ def test_a_request_keeps_what_the_client_asked_and_gets_every_answer(home: Home,
             assert answer is not None
             assert (answer.id, answer.parameters) == ("x", {"factor": factor})
             assert np.array_equal(answer.outputs["Y"].array, np.arange(size, dtype=np.float32) * factor)
+
+
+def _comes_by(home: Home, worker: Worker, size: int = 3) -> str:
+    """The thread on which a request reaches the model."""
+    sender = Sender()
+    passing(worker).submit(request(sender, size))
+    home.take().send(None, True)
+    assert sender.over.wait(30)
+    return home.threads[-1]
+
+
+def test_a_loop_reads_what_is_brief_for_as_long_as_it_runs(
+    home: Home, pair: tuple[Worker, Worker], reads: Loop | None
+) -> None:
+    while reads is not None and _comes_by(home, pair[0]) != "loop":
+        pass  # Until the socket is lent.
+    assert _comes_by(home, pair[0], 4 << 20) == "repoagent-links"
+    if reads is not None:
+        while _comes_by(home, pair[0]) != "loop":
+            pass
+        reads.end()
+    assert _comes_by(home, pair[0]) == "repoagent-links"
+
+
+def test_the_loop_with_most_requests_reads(home: Home, pair: tuple[Worker, Worker], reads: Loop | None) -> None:
+    other = Loop("other")
+    other.have_joined(pair[1].links)
+    other.in_flight.begun += 1 << 20
+    while _comes_by(home, pair[0]) != "other":
+        pass
+    other.end()
+    while _comes_by(home, pair[0]) == "other":
+        pass
 
 
 def test_an_error_keeps_its_kind(home: Home, pair: tuple[Worker, Worker]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
@@ -188,6 +188,11 @@ class GrpcFrontend:
         """See :meth:`HttpFrontend.turn`."""
         if self._serving.done() and self._thread.is_alive():
             come_round(self._loop, self._thread)
+
+    def on_loop(self, call: Callable[[InFlight], object]) -> None:
+        """See :meth:`HttpFrontend.on_loop`."""
+        if self._serving.done() and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(call, self._in_flight)
 
     def part(self, timeout: float) -> None:
         """See :meth:`HttpFrontend.part`."""
