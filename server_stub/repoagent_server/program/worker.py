@@ -139,6 +139,7 @@ class Worker:
         for front in self._fronts.values():
             front.stop()
         self._core.models.close_all()
+        self._core.tracer.close()  # with the traces that have not been written or sent yet
         self.ended.set()
 
     def page(self) -> str:

@@ -95,10 +95,10 @@ class Server:
         """The repository index, by the name of the model."""
         return {entry["name"]: entry for entry in self.http.post("/v2/repository/index").json()}
 
-    def ask(self, model: str) -> httpx.Response:
+    def ask(self, model: str, **options: Any) -> httpx.Response:
         """One inference with -1, 2, -3, 4."""
         tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [-1, 2, -3, 4]}
-        return self.http.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+        return self.http.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}, **options)
 
     def answer(self, model: str) -> list[float]:
         """What the model makes of -1, 2, -3, 4."""

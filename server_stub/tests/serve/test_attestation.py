@@ -11,9 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_server.shared.request_id import RECEIPT
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.serving.tracing.test_spans import Collector, attributes, collector
+
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import World
 
+__all__ = ["collector"]
 _HEADER = RECEIPT.decode()
 _ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -48,16 +51,36 @@ _ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def attest_flags(world: "World") -> tuple[str, ...]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (world.root / "key.pem").write_bytes(key.private_bytes(*pem))
+    return f"--attest-key=file:{world.root / 'key.pem'}", "--attest-header"
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_spans_of_every_process_name_the_receipt_of_what_answered(
+    world: "World", collector: Collector, processes: int
+) -> None:
+    traces = ("rate=1", "level=TIMESTAMPS", "mode=opentelemetry", f"opentelemetry,url={collector.url}")
+    flags = (*attest_flags(world), *(f"--trace-config={each}" for each in traces))
+    server = world.serve(f"--processes={processes}", *flags)
+    assert server.load("plain").status_code == 200, server.log
+    named = {server.ask("plain", headers={"Connection": "close"}).headers[_HEADER] for _ in range(12)}
+    assert server.stop() == 0
+    spans = [span for span in collector.resource()[1] if span.name == "plain"]
+    assert len(spans) == 12, server.log
+    assert {attributes(span)["repoagent.attestation"] for span in spans} == named
+    assert len(named) == 1
+
+
 @pytest.mark.parametrize("processes", [1, 3])
 def test_answers_of_all_ways_in_name_the_receipt_of_their_load(world: "World", processes: int) -> None:
     for name, config in (("echo", _CONFIG), ("both", _ENSEMBLE)):
         (world.models / name / "1").mkdir(parents=True, exist_ok=True)
         (world.models / name / "config.pbtxt").write_text(config)
     (world.models / "echo" / "1" / "model.py").write_text(_ECHO)
-    key = ec.generate_private_key(ec.SECP256R1())
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (world.root / "key.pem").write_bytes(key.private_bytes(*pem))
-    flags = f"--attest-key=file:{world.root / 'key.pem'}", "--attest-header", "--grpc-port=0", "--allow-openai"
+    flags = *attest_flags(world), "--grpc-port=0", "--allow-openai"
     server = world.serve(f"--processes={processes}", *flags)
     for name in ("plain", "both", "echo"):
         assert server.load(name).status_code == 200, server.log
