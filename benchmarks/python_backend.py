@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from measures import call_rate, in_turns, medians, options_of
+from measures import Call, call_rate, in_turns, medians, options_of
 from measures import seconds as seconds_of
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -99,7 +99,7 @@ def measure_loads(core: ServingCore, loads: int) -> bool:
 
 def loaded(core: ServingCore, execution: str, loads: int, beside: str = "") -> bool:
     """Print the median milliseconds of a load and an unload; whether both are below the limit."""
-    works = {
+    works: dict[str, Call] = {
         "load": partial(core.load, f"identity-{execution}"),
         "unload": partial(core.unload, f"identity-{execution}"),
     }

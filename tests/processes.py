@@ -1,9 +1,7 @@
-"""The processes that a process has started."""
+"""What the kernel knows of processes: which there are, whether one runs, and its memory."""
 
 import contextlib
 from pathlib import Path
-
-__all__ = ["children"]
 
 
 def children(parent: int) -> set[int]:
@@ -18,3 +16,17 @@ def children(parent: int) -> set[int]:
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.add(int(stat.parent.name))
     return found
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended without being waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def memory_of(field: str, pid: int | str = "self") -> int:
+    """Bytes of a size of ``/proc/PID/status``: VmRSS, VmHWM, RssAnon."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))

@@ -20,6 +20,8 @@ from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
+from tests.processes import runs
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 _PROGRAM: Final = """
@@ -81,11 +83,7 @@ def test_a_server_that_is_killed_in_a_build_takes_the_build_along_and_leaves_not
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-    builder = Path("/proc", begun[0].name, "stat")
-    deadline = time.monotonic() + 60
-    while builder.exists() and builder.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the build goes on"
-        time.sleep(0.01)
+    until(lambda: not runs(int(begun[0].name)))
     assert not [path for path in (tmp_path / "harness/cache/objects").iterdir() if not path.name.startswith(".")]
     with AgentHarness(tmp_path / "harness", converters=CONVERTERS) as harness:
         converting = Converting(tmp_path, harness)

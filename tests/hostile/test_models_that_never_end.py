@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.hostile.conftest import NewCore
 from tests.onnx_models import make_model
 from tests.serving.core_kit import in_thread
+from tests.waiting import until
 
 FOR_EVER = 2**62
 ROUNDS = ("rounds", TensorProto.INT64, [1])
@@ -108,13 +108,6 @@ def write(repository: Path) -> Callable[..., None]:
 def asking(model: str, rounds: int = FOR_EVER, **more: Any) -> InferRequest:
     tensor = Tensor(DataType.INT64, np.array([rounds]))
     return InferRequest(Asked(model, {"rounds": tensor}), **more)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("native", ["warm-up", "open"])

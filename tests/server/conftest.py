@@ -1,7 +1,6 @@
 """Repositories of small models, and a backend whose models do what a test wants."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -195,16 +194,3 @@ def addsub_inputs() -> dict[str, Any]:
 @pytest.fixture
 def add_sub_model() -> bytes:
     return add_sub()
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for something that another thread is about to do."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen within a minute"
-            threading.Event().wait(0.002)
-
-    return wait

@@ -1,8 +1,6 @@
 import asyncio
 import queue
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -27,6 +25,7 @@ from repoagent.server import (
     Tensor,
 )
 from repoagent.serving.measuring.latencies import RunTime
+from tests.waiting import until
 
 Inputs = dict[str, Any]
 
@@ -108,10 +107,7 @@ def _run_time(server: Server, name: str) -> RunTime:
 def _wait_until_idle(server: Server, name: str) -> None:
     """Wait until the instance is back: it is given back after the answer."""
     pool = cast("Any", server.core.find(_core_request(name)))._scheduler._pool
-    deadline = time.monotonic() + 60
-    while not pool.has_idle:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: pool.has_idle)
 
 
 class _Threads:
@@ -442,13 +438,11 @@ async def test_errors_are_raised_where_they_belong(server: Server, scripted: Any
         await anext(responses)
 
 
-def test_a_loop_that_is_gone_is_no_problem_of_the_server(
-    server: Server, scripted: Any, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_a_loop_that_is_gone_is_no_problem_of_the_server(server: Server, scripted: Any) -> None:
     async def ask_and_leave() -> None:
         server.model("slow").async_infer(inputs=_int(1))
 
     asyncio.run(ask_and_leave())
     scripted.go.set()
-    eventually(lambda: server.core.find(_core_request("slow")).running == 0)
+    until(lambda: server.core.find(_core_request("slow")).running == 0)
     assert next(server.model("slow").infer(inputs=_int(1))).final

@@ -26,6 +26,7 @@ from repoagent.server import (
     Progress,
     Server,
 )
+from tests.waiting import until
 
 MakeServer = Callable[..., Server]
 EXPLICIT = ModelControlMode.EXPLICIT
@@ -238,9 +239,7 @@ def test_a_model_is_loaded_and_unloaded(make_server: MakeServer) -> None:
     assert not model.ready()
 
 
-def test_waiting_for_an_unload_ends_at_the_timeout(
-    make_server: MakeServer, scripted: Any, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_waiting_for_an_unload_ends_at_the_timeout(make_server: MakeServer, scripted: Any) -> None:
     server = make_server(model_control_mode=EXPLICIT, startup_models=["slow"]).start()
     responses = server.model("slow").infer(inputs={"INPUT": np.array([1], np.int32)})
     assert scripted.started.wait(60)
@@ -248,7 +247,7 @@ def test_waiting_for_an_unload_ends_at_the_timeout(
     assert server.models()["slow", 1].state == "UNLOADING"
     scripted.go.set()
     assert next(responses).final
-    eventually(lambda: server.models()["slow", 1].state == "UNAVAILABLE")
+    until(lambda: server.models()["slow", 1].state == "UNAVAILABLE")
 
 
 def test_waiting_for_an_unload_looks_at_every_namesake(
@@ -372,10 +371,10 @@ async def test_a_model_is_loaded_by_its_first_request(make_server: MakeServer, a
     assert response.error is None
 
 
-def test_metrics_tell_what_agents_do(make_server: MakeServer, eventually: Callable[[Callable[[], bool]], None]) -> None:
+def test_metrics_tell_what_agents_do(make_server: MakeServer) -> None:
     server = make_server(model_control_mode=EXPLICIT).start()
     server.load("addsub")
-    eventually(lambda: 'repoagent_loads_total{model="addsub"} 1\n' in server.metrics())
+    until(lambda: 'repoagent_loads_total{model="addsub"} 1\n' in server.metrics())
 
 
 def test_namesakes_in_several_repositories_are_told_apart(

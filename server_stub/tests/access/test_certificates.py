@@ -3,7 +3,6 @@
 import hashlib
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -24,9 +23,10 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import TlsFiles
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from server_stub.tests.access.conftest import PATIENCE, Follow, client
+from server_stub.tests.access.conftest import Follow, client
 from server_stub.tests.access.routes import CASES
 from tests.certificates import Authority, Pair
+from tests.waiting import until
 
 SPIFFE: Final = "spiffe://example.test/gateway"
 NAMES: Final = ("DNS:gw.example.test", f"URI:{SPIFFE}", "email:gw@example.test")
@@ -195,20 +195,13 @@ def test_a_certificate_of_another_authority_is_nobody(
         assert status == "UNAUTHENTICATED"
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_a_certificate_that_is_taken_out_of_the_file_is_refused_on_its_open_connection(
     authority: Authority, follow: Follow, serving: _Serving, kind: str, path: Path
 ) -> None:
     ask = serving.ask(kind, follow(client("gateway", certificates=["cn:gateway"])), _pair(authority, "gateway"))
     assert ask() == "OK"
     path.write_text(client("someone"))
-    _wait(lambda: ask() == "UNAUTHENTICATED")
+    until(lambda: ask() == "UNAUTHENTICATED")
 
 
 def test_every_method_refuses_a_revoked_certificate(authority: Authority, follow: Follow, serving: _Serving) -> None:
@@ -244,7 +237,7 @@ def test_an_open_stream_of_a_revoked_certificate_is_refused(
     assert "nobody" in next(answers).error_message
     rules = file.access.rules
     path.write_text(client("someone"))
-    _wait(lambda: file.access.rules is not rules)
+    until(lambda: file.access.rules is not rules)
     go_on.release()
     assert "belongs to no client of the access file" in next(answers).error_message
     over.set()

@@ -36,13 +36,7 @@ from server_stub.tests.access.conftest import (
     tables,
     until_read,
 )
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+from tests.waiting import until
 
 
 def _knows(file: Any, key: str) -> bool:
@@ -57,7 +51,7 @@ def test_a_changed_file_is_read_again(follow: Follow, path: Path) -> None:
     file = follow(client("a"))
     assert _knows(file, "a-key")
     path.write_text(client("b"))
-    _until(lambda: _knows(file, "b-key"))
+    until(lambda: _knows(file, "b-key"))
     assert not _knows(file, "a-key")
 
 
@@ -74,7 +68,7 @@ def test_a_file_of_the_same_size_and_time_is_read_again(follow: Follow, path: Pa
     before = path.stat()
     path.write_text(client("b"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    _until(lambda: _knows(file, "b-key"))
+    until(lambda: _knows(file, "b-key"))
 
 
 def test_a_link_that_leads_elsewhere_is_followed(tmp_path: Path) -> None:
@@ -87,7 +81,7 @@ def test_a_link_that_leads_elsewhere_is_followed(tmp_path: Path) -> None:
     with AccessFile(tmp_path / "access.toml") as file:
         (tmp_path / "new").symlink_to("b")
         (tmp_path / "new").rename(tmp_path / "access.toml")
-        _until(lambda: _knows(file, "b-key"))
+        until(lambda: _knows(file, "b-key"))
 
 
 @pytest.mark.parametrize("broken", ["[clients", client("a", rights="all"), client("a", keys=["plain"])], ids=range(3))
@@ -96,10 +90,10 @@ def test_a_broken_file_is_logged_once_and_the_old_rules_stay(
 ) -> None:
     file = follow(client("a"))
     path.write_text(broken)
-    _until(lambda: "cannot be used" in caplog.text)
+    until(lambda: "cannot be used" in caplog.text)
     assert _knows(file, "a-key")
     path.write_text(client("b"))
-    _until(lambda: _knows(file, "b-key"))
+    until(lambda: _knows(file, "b-key"))
     assert caplog.text.count("cannot be used") == 1
     assert "plain" not in caplog.text
 
@@ -109,7 +103,7 @@ def test_a_file_that_goes_leaves_the_rules_as_they_are(
 ) -> None:
     file = follow(client("a"))
     path.unlink()
-    _until(lambda: "cannot be used" in caplog.text)
+    until(lambda: "cannot be used" in caplog.text)
     assert _knows(file, "a-key")
 
 
@@ -119,7 +113,7 @@ def test_a_new_key_set_is_read_again(follow: Follow, issuer: Issuer) -> None:
     assert _knows(file, token)
     successor = Issuer(issuer.folder)
     successor.publish()
-    _until(lambda: not _knows(file, token))
+    until(lambda: not _knows(file, token))
     assert _knows(file, successor.token())
 
 
@@ -128,7 +122,7 @@ def test_a_broken_key_set_leaves_the_rules_as_they_are(
 ) -> None:
     file = follow(issuer.table(), client("people", issuer="corp"))
     (issuer.folder / "keys.json").write_text("{}")
-    _until(lambda: "cannot be used" in caplog.text)
+    until(lambda: "cannot be used" in caplog.text)
     assert _knows(file, issuer.token())
 
 
@@ -205,7 +199,7 @@ def test_keys_replaced_while_requests_run_lose_none_and_old_ones_are_refused(gua
             write(old, new)
             assert _knows(guarded.file, new)
             keys.append(new)
-            _until(lambda new=new: all(one.used == new or one.failures for one in workers))  # type: ignore[misc]
+            until(lambda new=new: all(one.used == new or one.failures for one in workers))  # type: ignore[misc]
             write(new)
             assert not _knows(guarded.file, old)
     guarded.write(*tables(guarded.issuer))

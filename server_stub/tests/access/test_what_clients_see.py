@@ -1,7 +1,6 @@
 """Lists, metrics, ensembles, shared memory and loads of clients with rights for some models only."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from tritonclient.utils import InferenceServerException
 
 from server_stub.tests.access.conftest import Guarded, client, tables
+from tests.waiting import until
 
 FRAUD = {"x-api-key": "fraud-key"}
 ROOT = {"x-api-key": "root-key"}
@@ -167,14 +167,7 @@ def test_both_hold_a_restricted_part_and_the_access_file(guarded: Guarded) -> No
 def test_a_token_names_its_subject_in_reports(guarded: Guarded, http: httpx.Client) -> None:
     guarded.write(*tables(guarded.issuer)[:-1], client("people", issuer="corp", models="fraud-*"))
     token = guarded.issuer.token(sub="al\nice")
-    _until(lambda: http.get("/v2/models/shared", headers={"authorization": f"Bearer {token}"}).status_code == 403)
+    until(lambda: http.get("/v2/models/shared", headers={"authorization": f"Bearer {token}"}).status_code == 403)
     assert guarded.denied[-1].client == "people/al?ice"
     guarded.write(*tables(guarded.issuer))
-    _until(lambda: http.get("/v2/models/shared", headers={"authorization": f"Bearer {token}"}).status_code == 200)
-
-
-def _until(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: http.get("/v2/models/shared", headers={"authorization": f"Bearer {token}"}).status_code == 200)

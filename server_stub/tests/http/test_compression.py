@@ -21,6 +21,7 @@ from repoagent_server.shared.reserve import Reserve
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.tensor import Array, Tensor
+from tests.processes import memory_of
 
 _RESERVE = Reserve(1 << 30)
 _PATH = "/v2/models/ident/infer"
@@ -141,20 +142,14 @@ def test_bodies_that_are_decompressed_at_once_take_what_is_counted_and_give_it_b
     small = gzip.compress(bytes(size))
     reserve = Reserve(1 << 30)
     with ThreadPoolExecutor(threads) as pool:
-        before = _resident("VmRSS")
+        before = memory_of("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
         bodies = list(pool.map(lambda _: decompress(small, b"gzip", size, reserve), range(threads)))
         assert threads * size <= reserve.held
-        assert _resident("VmHWM") - before < reserve.held * 5 // 4
+        assert memory_of("VmHWM") - before < reserve.held * 5 // 4
         bodies.clear()
         assert reserve.held == 0
-        assert _resident("VmRSS") - before < threads * size // 4
-
-
-def _resident(field: str) -> int:
-    """In bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+        assert memory_of("VmRSS") - before < threads * size // 4
 
 
 # A tensor of 64 MiB there and back: the server may copy it once at most, as far as any memory of the process shows.
@@ -237,14 +232,8 @@ def test_what_python_and_numpy_allocate_is_one_tensor(
 def test_neither_does_any_library_below_hold_a_second_one(
     connection: socket.socket, tensor: Array, answer: Array, seen: list[Array]
 ) -> None:
-    before = _memory("VmRSS")
+    before = memory_of("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
     _exchange(connection, tensor, answer)
-    assert _memory("VmHWM") - before < _SIZE + _SIZE // 2
+    assert memory_of("VmHWM") - before < _SIZE + _SIZE // 2
     assert len(seen) == 1
-
-
-def _memory(field: str) -> int:
-    """In bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))

@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
 from repoagent.server import Server
 from repoagent.serving.measuring.custom_metrics import REGISTRY
+from tests.waiting import until
 
 from .conftest import user
 
@@ -94,21 +94,12 @@ def _metric(name: str, model: str, **labels: str) -> float:
     return sum(metric.value for metric in REGISTRY.series(name) if wanted <= metric.labels.items())
 
 
-def _until(condition: Any) -> None:
-    moment = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        moment.wait(0.01)
-    raise AssertionError("it does not happen")
-
-
 def test_a_full_queue_is_429_and_a_client_that_leaves_makes_room(client: OpenAI, url: str) -> None:
     """One request runs and one waits; then there is no room. Both are given up by closing their connections."""
     held = [_hold(url)]
     held[0].recv(200)  # It runs.
     held.append(_hold(url))
-    _until(lambda: _waiting("narrow") == 1)
+    until(lambda: _waiting("narrow") == 1)
     refusals: list[RateLimitError] = []
 
     def refused() -> bool:
@@ -122,11 +113,11 @@ def test_a_full_queue_is_429_and_a_client_that_leaves_makes_room(client: OpenAI,
     assert refused()
     assert refusals[0].response.headers["retry-after"] == "1"
     assert refusals[0].type == "rate_limit_error"
-    _until(lambda: _used_blocks("narrow") > 0)
+    until(lambda: _used_blocks("narrow") > 0)
     for one in held:
         one.close()
-    _until(lambda: not refused())
-    _until(lambda: _used_blocks("narrow") == 0)
+    until(lambda: not refused())
+    until(lambda: _used_blocks("narrow") == 0)
 
 
 def _hold(url: str) -> socket.socket:

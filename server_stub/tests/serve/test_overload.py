@@ -20,6 +20,8 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from repoagent_server.grpc import messages_pb2 as pb
 
+from tests.processes import memory_of
+
 if TYPE_CHECKING:
     from .conftest import Server, World
 
@@ -121,12 +123,6 @@ def _good(server: "Server") -> None:
         assert client.infer("plain", [tensor], client_timeout=60).as_numpy("Y").tolist() == [[-1] * 4]
 
 
-def _resident(server: "Server") -> int:
-    """Bytes of memory that the server has."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) << 10
-
-
 def _count(gone: Path) -> int:
     """How many streams the model has been told to end; the file is there after the first, and may just be written."""
     return int(gone.read_text() or "0") if gone.exists() else 0
@@ -164,13 +160,13 @@ def _answer(server: "Server", request: bytes) -> tuple[int, bytes]:
 
 
 def test_idle_connections_cost_little_and_hold_up_nobody(server: "Server") -> None:
-    before = _resident(server)
+    before = memory_of("VmRSS", server.process.pid)
     live = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with _connections(server.port("http"), IDLE, live) as idle, _connections(server.port("grpc"), IDLE_GRPC):
         for connection in idle:
             assert connection.recv(64).startswith(b"HTTP/1.1 200 OK")
         _good(server)
-        assert _resident(server) - before < 200 * MIB
+        assert memory_of("VmRSS", server.process.pid) - before < 200 * MIB
 
 
 def test_the_usual_limit_of_open_files_is_raised(world: "World") -> None:
@@ -183,18 +179,18 @@ def test_the_usual_limit_of_open_files_is_raised(world: "World") -> None:
 
 
 def test_readers_that_do_not_read_are_given_up_and_their_requests_cancelled(server: "Server", gone: Path) -> None:
-    before, count = _resident(server), _count(gone)
+    before, count = memory_of("VmRSS", server.process.pid), _count(gone)
     request = _post("/v2/models/fountain/generate_stream", b'{"IN":"x"}')
     with _connections(server.port("http"), READERS, request, receive=4096) as readers:
         for reader in readers:
             assert reader.recv(15) == b"HTTP/1.1 200 OK"
         _good(server)
         server.until(lambda: _count(gone) == count + READERS, "the end of every stream")
-        assert _resident(server) - before < 400 * MIB
+        assert memory_of("VmRSS", server.process.pid) - before < 400 * MIB
 
 
 def test_grpc_streams_that_are_not_read_are_given_up_and_their_requests_cancelled(server: "Server", gone: Path) -> None:
-    before, count = _resident(server), _count(gone)
+    before, count = memory_of("VmRSS", server.process.pid), _count(gone)
     request = pb.ModelInferRequest(model_name="fountain")
     request.inputs.add(name="IN", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"x")
     with grpc.insecure_channel(f"127.0.0.1:{server.port('grpc')}") as channel:
@@ -208,7 +204,7 @@ def test_grpc_streams_that_are_not_read_are_given_up_and_their_requests_cancelle
             assert not next(stream).error_message
         _good(server)
         server.until(lambda: _count(gone) == count + GRPC_READERS, "the end of every stream")
-        assert _resident(server) - before < 400 * MIB
+        assert memory_of("VmRSS", server.process.pid) - before < 400 * MIB
         for stream in streams:
             stream.cancel()
 
@@ -252,14 +248,14 @@ def test_endless_and_countless_headers_are_refused(server: "Server") -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_a_small_body_that_unpacks_to_a_large_one_is_refused(server: "Server", coding: str) -> None:
-    before = _resident(server)
+    before = memory_of("VmRSS", server.process.pid)
     zeros = bytes(128 * MIB)
     bomb = gzip.compress(zeros, 1) if coding == "gzip" else zlib.compress(zeros, 1)
     assert len(bomb) < 4 * MIB
     del zeros
     status, body = _answer(server, _post("/v2/models/plain/infer", bomb, f"Content-Encoding: {coding}"))
     assert (status, b"exceeds the maximum allowed input size" in body) == (400, True), body
-    assert _resident(server) - before < 64 * MIB
+    assert memory_of("VmRSS", server.process.pid) - before < 64 * MIB
 
 
 @pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
@@ -270,7 +266,7 @@ def test_deep_json_is_refused(server: "Server", path: str, text: str) -> None:
 
 
 def test_a_grpc_message_that_unpacks_to_a_large_one_is_refused(server: "Server") -> None:
-    before = _resident(server)
+    before = memory_of("VmRSS", server.process.pid)
     with grpc.insecure_channel(
         f"127.0.0.1:{server.port('grpc')}",
         options=[("grpc.max_send_message_length", -1)],
@@ -280,4 +276,4 @@ def test_a_grpc_message_that_unpacks_to_a_large_one_is_refused(server: "Server")
         with pytest.raises(grpc.RpcError) as refused:
             call(bytes(256 * MIB), timeout=60)
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert _resident(server) - before < 128 * MIB
+    assert memory_of("VmRSS", server.process.pid) - before < 128 * MIB

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,8 @@ from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.builder.plans import need_tensorrt
-from tests.processes import children
+from tests.processes import children, runs
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -158,13 +158,11 @@ def test_a_server_that_is_killed_in_a_plans_build_leaves_no_half_result(start: S
     _go(process)
     (builder,) = json.loads(_line(process))
     assert process.wait() == -signal.SIGKILL
-    stat = Path(f"/proc/{builder}/stat")
-    deadline = time.monotonic() + 60
-    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-        if time.monotonic() > deadline:
-            os.kill(builder, signal.SIGKILL)  # It is held, and would never end.
-            pytest.fail("the build goes on")
-        time.sleep(0.01)
+    try:
+        until(lambda: not runs(builder))
+    except AssertionError:
+        os.kill(builder, signal.SIGKILL)  # It is held, and would never end.
+        raise
     assert not [path for path in _objects(tmp_path) if not path.name.startswith(".")]
     _check_next_load(tmp_path)
 

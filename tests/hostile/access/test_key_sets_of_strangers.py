@@ -3,7 +3,6 @@
 import gzip
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +21,7 @@ from repoagent_server.access.tokens import MOST_BYTES, read_key_set
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from server_stub.tests.access.conftest import PATIENCE, Follow, Issuer, client, digest
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+from tests.waiting import until
 
 
 def _set(*entries: Any) -> bytes:
@@ -203,7 +196,7 @@ def test_keys_of_a_url_are_taken_and_a_new_one_is_fetched_when_a_token_names_it(
     assert _is_known(file, issuer.token())
     successor = Issuer(issuer.folder)
     web.answer = _sends(_set(issuer.public(), successor.public("two")))
-    _until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
+    until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
     assert _is_known(file, issuer.token())
 
 
@@ -219,7 +212,7 @@ def test_a_key_that_a_url_has_no_more_is_refused_while_the_access_file_is_broken
     assert changes.get(timeout=PATIENCE).error
     successor = Issuer(issuer.folder)
     web.answer = _sends(_set(successor.public("two")))
-    _until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
+    until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
     assert not _is_known(file, issuer.token())
     assert _is_known(file, "a-key")
 
@@ -243,7 +236,7 @@ def test_a_url_that_does_not_answer_closes_its_issuer_alone(
     file = follow(table, client("people", issuer="corp"), client("a"))
     assert (_is_known(file, "a-key"), _is_known(file, issuer.token())) == (True, False)
     path.write_text("\n".join([table, client("people", issuer="corp"), client("b", keys=[digest("b")])]))
-    _until(lambda: _is_known(file, "b"))
+    until(lambda: _is_known(file, "b"))
     assert not _is_known(file, "a-key")
     assert "cannot be fetched" in caplog.text
 
@@ -259,12 +252,12 @@ def test_a_slow_url_holds_up_no_change_of_the_file(web: _Web, follow: Follow, pa
     file = follow(client("a"))
     try:
         path.write_text("\n".join([issuer.table(key_set=web.url), client("people", issuer="corp"), client("b")]))
-        _until(lambda: _is_known(file, "b-key"))
+        until(lambda: _is_known(file, "b-key"))
         assert not _is_known(file, "a-key")
         assert not _is_known(file, issuer.token())
     finally:
         gate.set()
-    _until(lambda: _is_known(file, issuer.token()))
+    until(lambda: _is_known(file, issuer.token()))
 
 
 def test_a_url_that_stalls_or_breaks_its_reader_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +284,7 @@ def test_a_url_that_stalls_or_breaks_its_reader_holds_up_no_other_one(monkeypatc
         for name in ("slow", "odd", "good"):
             assert not is_there(f"https://{name}.test/keys")
         for name in ("good", "odd"):
-            _until(partial(is_there, f"https://{name}.test/keys"))
+            until(partial(is_there, f"https://{name}.test/keys"))
         assert not is_there("https://slow.test/keys")
     finally:
         gate.set()

@@ -15,22 +15,10 @@ from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
+from tests.processes import runs
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _wait_dead(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while _alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +96,7 @@ def test_a_result_that_comes_just_before_the_process_is_seen_to_have_ended_is_no
 
 def test_a_process_that_a_build_leaves_behind_is_ended_and_not_waited_for(converting: Converting, marks: Path) -> None:
     assert converting.run(then="linger", mark=str(marks)).error is None
-    _wait_dead(int((marks / "helper").read_text()))
+    until(lambda: not runs(int((marks / "helper").read_text())))
 
 
 def test_a_cancelled_load_ends_the_build_and_all_that_it_started(converting: Converting, marks: Path) -> None:
@@ -126,7 +114,7 @@ def test_a_cancelled_load_ends_the_build_and_all_that_it_started(converting: Con
     with pytest.raises(CancelledError, match="was ended: the load was cancelled"):
         converting.harness.loader.load(open_source("m", str(root)), cancelled=cancelled.is_set)
     watcher.join()
-    _wait_dead(int(helper.read_text()))
+    until(lambda: not runs(int(helper.read_text())))
     assert converting.harness.left_over() == []
     assert not list(converting.harness.cache.glob("objects/.*"))
 

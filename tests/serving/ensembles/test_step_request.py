@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from repoagent.errors import CancelledError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.waiting import until
 
 Maker = Callable[..., ServingCore]
 Writer = Callable[..., Any]
@@ -84,10 +84,7 @@ class Pipeline:
         return request
 
     def await_produced(self, count: int) -> None:
-        end = time.monotonic() + 60
-        while self.produced < count:
-            assert time.monotonic() < end, f"{self.produced} of {count}"
-            time.sleep(0.001)
+        until(lambda: self.produced >= count, lambda: f"{self.produced} of {count}")
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.processes import memory_of
+
 SIZE: Final = 96 << 20
 _PROGRAM: Final = "from repoagent.cli.main import main; main()"
 _MODEL: Final = """
@@ -52,11 +54,6 @@ def server(tmp_path: Path) -> Iterator[tuple[int, int]]:
         process.wait(60)
 
 
-def peak(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory cannot be reset")
 def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[int, int]) -> None:
@@ -73,10 +70,10 @@ def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[int, in
 
         ask(1 << 10)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-        before = peak(pid)
+        before = memory_of("VmHWM", pid)
         answer = np.frombuffer(ask(SIZE // 4).raw_output_contents[0], np.float32)
         assert answer.size == SIZE // 4
         assert (answer == 2).all()
-        ratio = (peak(pid) - before) / SIZE
+        ratio = (memory_of("VmHWM", pid) - before) / SIZE
         assert ratio <= 3.0, ratio
         print(f"{ratio:.2f} bytes per byte")

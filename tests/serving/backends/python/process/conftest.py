@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,6 +20,7 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
+from tests.waiting import until
 
 T = TypeVar("T")
 _PATIENCE = 120
@@ -46,10 +46,10 @@ def _nothing_left() -> Iterator[None]:
     yield
     # What is ending may end, and threads that other tests left (of S3's or gRPC's libraries) open and close
     # descriptors of their own at any time.
-    end = time.monotonic() + _PATIENCE
-    while any(now > then for now, then in zip(_held(), before, strict=True)):
-        assert time.monotonic() < end, f"descriptors and threads: {before} before, {_held()} now"
-        time.sleep(0.01)
+    until(
+        lambda: all(now <= then for now, then in zip(_held(), before, strict=True)),
+        lambda: f"descriptors and threads: {before} before, {_held()} now",
+    )
 
 
 @pytest.fixture

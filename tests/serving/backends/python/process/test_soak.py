@@ -29,6 +29,7 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from tests.extent import in_full
+from tests.processes import memory_of
 
 REQUESTS: Final = 100_000
 KILLS: Final = 1000
@@ -263,8 +264,7 @@ def left_over(before: Resources) -> list[str]:
 def resident_bytes() -> int:
     """Memory of this process, without what it shares with its children."""
     gc.collect()
-    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if line)
-    return int(fields["RssAnon"].split()[0]) << 10
+    return memory_of("RssAnon")
 
 
 def grown(before: int) -> Iterator[str]:
