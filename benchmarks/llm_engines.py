@@ -21,8 +21,6 @@ from llm_folder import make_repository
 from repoagent_llm.builder.safetensors import Checkpoint
 from servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
 
-__all__ = ["ENGINES", "OURS", "PRECISIONS", "Wanted"]
-
 SEQUENCES = 16
 START_SECONDS = 600.0
 """vLLM compiles the model first."""

@@ -13,8 +13,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from examples.executor.synthetic import synthetic_checkpoint
 
-__all__ = ["make_checkpoint", "make_repository", "prompts"]
-
 
 def _tokenizer(size: int) -> Any:
     """Byte-level BPE: bytes, then two and three letters, then the same with a space before them, until there are

@@ -14,8 +14,6 @@ from executor_runs import NEW_TOKENS, PROMPT
 from llm_engines import OURS
 from measures import Sample, markdown
 
-__all__ = ["Cell", "Streamed", "Table", "page", "show", "write"]
-
 KINDS = {"fp32": "float32", "short": "8 or 16 bits"}
 PAGE = """# Tokens per second beside other engines
 

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["WIDTHS", "onnx_model", "write_models", "write_onnx", "write_wide_models"]
-
 # One thread: for models as small as these a second one costs more than it gives, the more so where it has to take the
 # core from somebody.
 CONFIG = 'backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "1" } }'

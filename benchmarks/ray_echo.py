@@ -10,8 +10,6 @@ from repoagent_ray.environment import in_process_of
 from starlette.requests import Request
 from starlette.responses import Response
 
-__all__ = ["echo"]
-
 QUIET = {"enable_access_log": False}
 
 

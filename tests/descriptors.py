@@ -6,8 +6,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["descriptors_beneath", "no_descriptors"]
-
 
 def descriptors_beneath(directory: Path) -> list[str]:
     """What this process has open there. Other descriptors come and go with threads of other tests."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-__all__ = ["FileServer", "Request"]
-
 _PIECE: Final = 1 << 16
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["Tensors", "floats", "make_model", "model_bytes", "perceptron", "save_model"]
-
 Tensors = Sequence[tuple[str, int, Sequence[Any]]]
 """Name, element type and shape of each."""
 

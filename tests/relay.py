@@ -4,8 +4,6 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
-__all__ = ["Relay"]
-
 
 class Relay:
     """Passes on what comes in. While it is stalled it takes connections and passes on nothing."""

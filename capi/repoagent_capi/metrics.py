@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.errors import InvalidArgumentError
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricFamily, MetricKind
 from repoagent_capi._crossing import lib
 from repoagent_capi.errors import as_text, crossing
 from repoagent_capi.objects import Objects
 from repoagent_capi.parameters import parameters_in
+from repoagent_capi.triton_bindings.values import label_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,7 @@ def family_new(kind: int, name: Any, description: Any, family: Any) -> None:
 @crossing
 def metric_new(family: int, labels: Any, count: int, buckets: Any, bucket_count: int, metric: Any) -> None:
     found = _family(family)
-    texts: dict[str, str] = {}
-    for label in parameters_in(labels, count):
-        if not isinstance(label.value, str):
-            raise InvalidArgumentError(f"Parameter '{label.name}' must be a string to be a label of a metric")
-        texts[label.name] = label.value
+    texts = label_texts(parameters_in(labels, count))
     metric[0] = _OBJECTS.add(_Series(found, found.add(texts, [buckets[index] for index in range(bucket_count)])))
 
 

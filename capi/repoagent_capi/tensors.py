@@ -12,6 +12,7 @@ from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes
 from repoagent_capi.servers import SERVERS, request_to
+from repoagent_capi.triton_bindings.request import raw_tensor
 
 _TYPES: Final = tuple(DataType)
 _NUMBERS: Final = {kind: int(kind) for kind in DataType}
@@ -27,7 +28,8 @@ def input_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
         InvalidArgumentError: the memory does not hold what the shape asks for.
     """
     if item.datatype == _RAW:
-        return _raw_tensor(crossed, model, name, item)
+        served = SERVERS[crossed.server].core.find(request_to(model, crossed.model_version))
+        return raw_tensor(served.config, model, name, _memory(item))
     kind = _TYPES[item.datatype]
     shape = tuple(ffi.unpack(item.shape, item.dim_count)) if item.dim_count else ()
     if any(dim < 0 for dim in shape):
@@ -52,30 +54,6 @@ def _array(item: Any, dtype: "np.dtype[Any]") -> Any:
         return np.empty(0, dtype)
     array = np.frombuffer(_memory(item), dtype)
     return array if array.flags.aligned else array.copy()
-
-
-def _raw_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
-    served = SERVERS[crossed.server].core.find(request_to(model, crossed.model_version))
-    inputs = served.config.input
-    if len(inputs) != 1:
-        raise InvalidArgumentError(
-            f"raw input '{name}' can only be used with a model that has one input; '{model}' has {len(inputs)}"
-        )
-    described = inputs[0]
-    kind = DataType(described.data_type)
-    batch = [1] if served.config.max_batch_size > 0 else []
-    if kind is _BYTES:
-        array = np.empty([*batch, 1], dtype=object)
-        array.reshape(-1)[0] = bytes(_memory(item))
-        return Tensor(kind, array)
-    dtype = NUMPY_TYPES[kind]
-    try:
-        return Tensor(kind, _array(item, dtype).reshape([*batch, *described.dims]))
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"the {item.byte_size} bytes of raw input '{described.name}' do not fit shape {list(described.dims)}: "
-            f"{error}"
-        ) from error
 
 
 def fill_output(

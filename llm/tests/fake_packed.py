@@ -13,8 +13,6 @@ from repoagent_llm.types.executor_errors import EngineError
 
 from llm.tests.fake_runner import LogitsFunction, hashed_logits
 
-__all__ = ["FakePacked"]
-
 BLOCK = 32
 NOTHING = -7
 

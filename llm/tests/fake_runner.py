@@ -20,8 +20,6 @@ from repoagent_llm.runner.protocol import (
 )
 from repoagent_llm.types.executor_errors import EngineError
 
-__all__ = ["FakeRunner", "hashed_logits", "table_logits"]
-
 LogitsFunction = Callable[[list[int]], npt.NDArray[np.float32]]
 
 

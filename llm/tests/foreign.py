@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["cap_logits", "change_config", "change_graph", "copy_folder", "set_windows"]
-
 
 def copy_folder(source: Path, target: Path) -> Path:
     """A copy that may be changed."""

@@ -11,8 +11,6 @@ from repoagent.engines.protocol import Profile, ShapeRange
 from tests.engines.platforms import content_of
 from tests.engines.standin import StandInPlan
 
-__all__ = ["plan_folder", "prefill_and_decode"]
-
 
 def plan_folder(checkpoint: Path, folder: Path, precision: Precision, capacity: int, *profiles: Profile) -> Path:
     """A folder with ``model.plan``; its graph is that of standard operators with a cache of ``capacity`` tokens."""

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from repoagent_llm.builder.safetensors import write_safetensors
 
-__all__ = ["TEXT", "read_shapes", "tiny_checkpoint", "tiny_values"]
-
 TEXT: list[int] = np.random.default_rng(5).integers(3, 64, 120).tolist()
 
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from repoagent.serving.core import ControlMode, CoreOptions
 
-__all__ = ["every_model"]
-
 
 def every_model(folder: Path) -> CoreOptions:
     """Serve every model of ``folder/models``, which clients may load and unload."""

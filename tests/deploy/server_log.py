@@ -6,8 +6,6 @@ import threading
 from queue import SimpleQueue
 from typing import Final
 
-__all__ = ["ServerLog"]
-
 _PATIENCE: Final = 120
 
 

@@ -8,8 +8,6 @@ from onnx import TensorProto, helper
 
 from tests.onnx_models import Tensors, make_model
 
-__all__ = ["add_sub", "make", "matmul", "nonzero", "reshape", "twice"]
-
 
 def make(nodes: Sequence[Any], inputs: Tensors, outputs: Tensors, weights: Sequence[Any] = ()) -> bytes:
     """A model of the opset and the version that both runtimes read."""

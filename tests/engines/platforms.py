@@ -9,8 +9,6 @@ from typing import Any, Final
 from repoagent.engines.probe import Findings, Gpu
 from tests.engines.standin import StandInPlan, StandInPlatform
 
-__all__ = ["INTERFACES", "allocations", "content_of", "new_platform", "over_interfaces", "plan_of"]
-
 INTERFACES: Final = "REPOAGENT_TESTS_INTERFACES"
 _MEMORY: Final = 1 << 28
 

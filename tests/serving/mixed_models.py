@@ -5,8 +5,6 @@ from typing import Final
 
 from onnx import TensorProto, helper
 
-__all__ = ["double_onnx", "python_model", "write_model", "write_repository"]
-
 TENSORS: Final = (
     'input { name: "x" data_type: TYPE_FP32 dims: [-1, 4] } output { name: "y" data_type: TYPE_FP32 dims: [-1, 4] } '
 )

@@ -4,8 +4,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["onnx_model", "safetensors", "with_external_data"]
-
 
 def onnx_model(*nodes: onnx.NodeProto, functions: tuple[onnx.FunctionProto, ...] = ()) -> onnx.ModelProto:
     """A model of ``nodes`` (an Identity if there are none) with the operator sets that they name."""

@@ -14,8 +14,6 @@ from repoagent.server.server_options import (
     check_host_policy,
 )
 
-__all__ = ["ServerOptions"]
-
 
 class ServerOptions:
     """Collects :class:`~repoagent.server.Options`. The settings of the log act at once, on the whole process."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repoagent.config import ModelConfig
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 from repoagent.server.enums import DataType, MemoryType, RequestFlag
 from repoagent.server.memory import MemoryBuffer, view
@@ -19,8 +20,6 @@ from repoagent_capi.triton_bindings.values import BufferAttributes
 
 if TYPE_CHECKING:
     from repoagent_capi.triton_bindings.server import Server
-
-__all__ = ["InferenceRequest"]
 
 
 @dataclass(slots=True)
@@ -268,7 +267,8 @@ class InferenceRequest:
     def _tensor(self, name: str, item: _Input) -> CoreTensor:
         address, size, owner = _joined(item.pieces)
         if item.data_type is None:
-            return self._raw_tensor(name, address, size, owner)
+            content = view(address, (size,), np.dtype(np.uint8), owner)
+            return raw_tensor(self._served.config, self._model_name, name, content)
         needed = NUMPY_TYPES[item.data_type].itemsize * math.prod(item.shape)
         if item.data_type is not DataType.BYTES and size != needed:
             raise InvalidArgumentError(
@@ -277,29 +277,33 @@ class InferenceRequest:
             )
         return to_core(Tensor(item.data_type, item.shape, MemoryBuffer(address, MemoryType.CPU, 0, size, owner)))
 
-    def _raw_tensor(self, name: str, address: int, size: int, owner: object) -> CoreTensor:
-        inputs = self._served.config.input
-        if len(inputs) != 1:
-            raise InvalidArgumentError(
-                f"raw input '{name}' can only be used with a model that has one input; '{self._model_name}' has "
-                f"{len(inputs)}"
-            )
-        described = inputs[0]
-        data_type = DataType(described.data_type)
-        batch = [1] if self._served.config.max_batch_size > 0 else []
-        if data_type is DataType.BYTES:
-            element = view(address, (size,), np.dtype(np.uint8), owner).tobytes()
-            array = np.empty([*batch, 1], dtype=object)
-            array.reshape(-1)[0] = element
-            return CoreTensor(data_type, array)
-        dtype = NUMPY_TYPES[data_type]
-        array = view(address, (size // dtype.itemsize,), dtype, owner)
-        try:
-            return CoreTensor(data_type, array.reshape([*batch, *described.dims]))
-        except ValueError as error:
-            raise InvalidArgumentError(
-                f"the {size} bytes of raw input '{described.name}' do not fit shape {list(described.dims)}: {error}"
-            ) from error
+
+def raw_tensor(config: ModelConfig, model: str, name: str, content: Any) -> CoreTensor:
+    """A raw input, whose type and shape are those of the only input of the model; elements of BYTES are copied.
+
+    Raises:
+        InvalidArgumentError: the model has several inputs, or ``content`` does not fit.
+    """
+    if len(config.input) != 1:
+        raise InvalidArgumentError(
+            f"raw input '{name}' can only be used with a model that has one input; '{model}' has {len(config.input)}"
+        )
+    (described,) = config.input
+    data_type = DataType(described.data_type)
+    batch = [1] if config.max_batch_size > 0 else []
+    if data_type is DataType.BYTES:
+        array = np.empty([*batch, 1], dtype=object)
+        array.reshape(-1)[0] = bytes(content)
+        return CoreTensor(data_type, array)
+    dtype = NUMPY_TYPES[data_type]
+    try:
+        numbers = np.frombuffer(content, dtype) if len(content) else np.empty(0, dtype)
+        aligned = numbers if numbers.flags.aligned else numbers.copy()
+        return CoreTensor(data_type, aligned.reshape([*batch, *described.dims]))
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"the {len(content)} bytes of raw input '{described.name}' do not fit shape {list(described.dims)}: {error}"
+        ) from error
 
 
 def _joined(pieces: list[tuple[int, int]]) -> tuple[int, int, object]:

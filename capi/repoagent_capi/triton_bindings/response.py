@@ -12,8 +12,6 @@ from repoagent.serving.requests.request import InferRequest, InferResponse, Outp
 from repoagent_capi.triton_bindings.trace import InferenceTrace, TraceGuard
 from repoagent_capi.triton_bindings.values import parameter_type
 
-__all__ = ["Delivery", "DeliverySender", "InferenceResponse"]
-
 
 class InferenceResponse:
     """One answer. The buffers of its outputs live as long as it does."""

@@ -15,8 +15,6 @@ from repoagent_capi.triton_bindings.response import DeliverySender
 from repoagent_capi.triton_bindings.trace import InferenceTrace
 from repoagent_capi.triton_bindings.values import Message, Metrics, Parameter
 
-__all__ = ["Server"]
-
 
 class Server:
     """A server that runs as soon as it is made. Names and versions are as everywhere: version -1 is the highest.

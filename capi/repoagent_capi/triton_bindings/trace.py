@@ -10,8 +10,6 @@ from repoagent.server.tensor import from_core
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
-__all__ = ["InferenceTrace", "TraceGuard", "TraceSteps"]
-
 _IDS: Final = itertools.count(1)
 _TIMESTAMPS: Final = int(InferenceTraceLevel.TIMESTAMPS) | int(InferenceTraceLevel.MIN) | int(InferenceTraceLevel.MAX)
 _TENSORS: Final = int(InferenceTraceLevel.TENSORS)

@@ -11,8 +11,6 @@ from repoagent.server.custom_metrics import Metric as UpperMetric
 from repoagent.server.custom_metrics import MetricFamily
 from repoagent.server.enums import MemoryType, MetricFormat, ParameterType
 
-__all__ = ["BufferAttributes", "Message", "Metric", "Metrics", "Parameter", "ResponseAllocator", "parameter_type"]
-
 _HANDLE_SIZE: Final = 64
 
 
@@ -85,6 +83,20 @@ class Metrics:
         return self._text
 
 
+def label_texts(labels: Sequence[Parameter]) -> dict[str, str]:
+    """The labels of a metric.
+
+    Raises:
+        InvalidArgumentError: one is no text.
+    """
+    texts: dict[str, str] = {}
+    for label in labels:
+        if not isinstance(label.value, str):
+            raise InvalidArgumentError(f"Parameter '{label.name}' must be a string to be a label of a metric")
+        texts[label.name] = label.value
+    return texts
+
+
 class Metric(UpperMetric):
     """A time series of ``family``, with its labels as parameters.
 
@@ -95,10 +107,7 @@ class Metric(UpperMetric):
     __slots__ = ()
 
     def __init__(self, family: MetricFamily, labels: Sequence[Parameter] = ()) -> None:
-        for label in labels:
-            if not isinstance(label.value, str):
-                raise InvalidArgumentError(f"Parameter '{label.name}' must be a string to be a label of a metric")
-        super().__init__(family, {label.name: str(label.value) for label in labels})
+        super().__init__(family, label_texts(labels))
 
 
 class BufferAttributes:

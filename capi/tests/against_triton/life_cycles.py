@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from stock import Stock, Triton, running
 
-__all__ = ["CASES", "PYTHON_AGENT", "RECORDED", "Case", "observe"]
-
 RECORDED: Final = Path(__file__).with_name("life_cycles.json")
 SETTLE_SECONDS: Final = 60
 PYTHON_AGENT: Final = """import os, time

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MODEL", "Failed", "Stock", "Triton", "expect", "running", "write_model"]
-
 START_SECONDS: Final = 90
 MODEL: Final = """import triton_python_backend_utils as pb_utils
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
+
+from tests.server.conftest import IDENTITY_CONFIG, identity, write_model
 
 tb: Any = pytest.importorskip("repoagent_capi.triton_bindings", reason="repoagent-capi is not installed")
 
@@ -159,6 +162,21 @@ def test_a_raw_input_gets_its_type_and_shape_from_the_model(explicit: Any) -> No
     name, data_type, shape, address, size, *_ = response.output(0)
     assert (name, data_type, shape) == ("OUTPUT", BYTES, (1,))
     assert ctypes.string_at(address, size) == b"\x09\x00\x00\x00some text"
+
+
+def test_a_raw_input_of_numbers_holds_whole_ones_only(explicit: Any, repository: Path) -> None:
+    write_model(repository, "numbers", identity(TensorProto.FLOAT), IDENTITY_CONFIG.format(type="TYPE_FP32"))
+    explicit.load_model("numbers")
+    data = np.arange(3, dtype=np.float32).view(np.uint8)
+    for size, refused in ((12, False), (10, True)):
+        request = tb.TRITONSERVER_InferenceRequest(explicit, "numbers", 1)
+        request.add_raw_input("INPUT")
+        _append(request, "INPUT", data[:size])
+        if refused:
+            with pytest.raises(tb.InvalidArgumentError, match="the 10 bytes of raw input 'INPUT' do not fit shape"):
+                explicit.infer_async(request)
+        else:
+            assert _answer(explicit, request).output(0)[2] == (3,)
 
 
 def test_the_fields_of_a_request(explicit: Any, arrays: tuple[Any, Any]) -> None:

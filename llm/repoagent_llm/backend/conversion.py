@@ -26,8 +26,6 @@ from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.lora.cache import task_of
 from repoagent_llm.types.executor_errors import shown
 
-__all__ = ["Converter"]
-
 #: Tokens of an answer whose request sets no length, as in vLLM.
 _MAX_TOKENS: Final = 16
 _MOST_BIAS: Final = 1_000_000

@@ -10,8 +10,6 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["INPUTS", "OUTPUTS", "PROMPT", "PROMPTS", "TensorForm", "check_tensors", "complete_tensors"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:

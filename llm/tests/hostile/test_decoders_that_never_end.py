@@ -25,8 +25,9 @@ from repoagent.onnx_files import trial_opening
 from repoagent.onnx_files.trial_opening import opening_within
 from repoagent.serving.core import ServingCore
 from tests.hostile.conftest import NewCore
-from tests.hostile.test_models_that_never_end import FOR_EVER, PATIENCE, until
+from tests.hostile.test_models_that_never_end import FOR_EVER, PATIENCE
 from tests.serving.core_kit import in_thread
+from tests.waiting import until
 
 FIRST = 0
 """The token of the trial run."""

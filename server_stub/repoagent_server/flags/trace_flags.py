@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from repoagent.cli.flags import PAIR, BackendSetting
 from repoagent.errors import RepoAgentError
 from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings, changed
-from repoagent_server.flags.values import PAIR, BackendSetting
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -9,25 +9,10 @@ from typing import Any, Final, TypeVar, get_origin, get_type_hints
 
 import click
 
-from repoagent.cli.flags import PAIR, BackendSetting, merge_settings
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.scheduling.rate_limiter import EVERY_DEVICE, RateLimiterResource
 from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.shared.setting import SETTING, Setting
-
-__all__ = [
-    "BOOLEAN",
-    "HEADER_PATTERN",
-    "LEVEL",
-    "PAIR",
-    "PROCESSES",
-    "RESOURCE",
-    "BackendSetting",
-    "boolean",
-    "flags_of",
-    "merge_settings",
-    "take",
-]
 
 _TRUE: Final = frozenset({"true", "on", "1"})
 _FALSE: Final = frozenset({"false", "off", "0"})

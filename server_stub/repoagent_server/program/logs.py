@@ -13,6 +13,7 @@ from repoagent.server.logs import ServerLog, server_log
 from repoagent_server.program.options import LogOptions
 
 LOGGER: Final = "repoagent_server"
+"""The name under which this distribution logs, beside the core's."""
 _LOGGERS: Final = ("repoagent", LOGGER)
 
 
@@ -65,6 +66,3 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _printable(cell: str) -> str:
     """``cell`` on one line, whatever a name or a reason may hold."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cell)
-
-
-#: The name under which this distribution logs, beside the core's.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from repoagent.cli.flags import agents_from_directory, limit_flags, take_limits
+from repoagent.cli.flags import PAIR, BackendSetting, agents_from_directory, limit_flags, merge_settings, take_limits
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags.endpoint_flags import (
     RESTRICTED_API,
@@ -24,15 +24,7 @@ from repoagent_server.flags.endpoint_flags import (
 )
 from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings, take_strictness
 from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
-from repoagent_server.flags.values import (
-    BOOLEAN,
-    PAIR,
-    BackendSetting,
-    boolean,
-    flags_of,
-    merge_settings,
-    take,
-)
+from repoagent_server.flags.values import BOOLEAN, boolean, flags_of, take
 from repoagent_server.program.options import LogOptions, ServeOptions, open_ports
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.setting import AttestOptions, AuditOptions

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FILES", "Surface", "stub_of"]
-
 FILES: Final = Path(__file__).parent
 _SINCE: Final = re.compile(r"\s*\[since (\d+)\.(\d+)\]\s*$")
 _MARKS: Final = re.compile(r"\s*\{lean\}")

@@ -20,8 +20,6 @@ from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.registry import option_values
 from repoagent.storage import Cache
 
-__all__ = ["MUST_RUN", "BuildPlan", "BuiltPlan", "PlanShelf", "need_tensorrt"]
-
 MUST_RUN: Final = "REPOAGENT_TESTS_NEED_TENSORRT"
 """The environment variable that makes a failure of what is skipped where there is no TensorRT."""
 _PAIR: Final = ("onnx", "tensorrt")

@@ -8,8 +8,6 @@ import pytest
 
 from repoagent.engines.probe import Findings, probe
 
-__all__ = ["MUST_RUN", "cannot_run", "need_cuda", "need_gpu"]
-
 MUST_RUN: Final = "REPOAGENT_TESTS_NEED_GPU"
 """The environment variable that makes a failure of what is skipped where no plan can run."""
 

@@ -12,8 +12,6 @@ import numpy as np
 from repoagent.engines.protocol import Bytes
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 
-__all__ = ["ALIGNMENT", "StandInDevice", "StandInStream", "view"]
-
 ALIGNMENT: Final = 256
 """Of every address on the device that TensorRT is given."""
 _POISON: Final = 0xCD

@@ -13,8 +13,6 @@ from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedErr
 from tests.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
 from tests.engines.standin.plan import StandInPlan
 
-__all__ = ["StandInContext", "StandInEngine"]
-
 _ELEMENTS: Final = {
     "tensor(float)": ElementType.FLOAT,
     "tensor(float16)": ElementType.HALF,

@@ -10,8 +10,6 @@ from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 
-__all__ = ["StandInPlan"]
-
 _MAGIC: Final = b"rasi"
 _HEAD: Final = struct.Struct("<4sI")
 

@@ -9,8 +9,6 @@ from tests.engines.standin.device import StandInDevice
 from tests.engines.standin.engine import StandInEngine
 from tests.engines.standin.plan import StandInPlan
 
-__all__ = ["StandInPlatform"]
-
 
 class StandInPlatform:
     """In the place of ``CudaPlatform``. It has as many devices as are asked for."""

@@ -17,18 +17,6 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = [
-    "COMMANDS",
-    "ROADS",
-    "Ground",
-    "Road",
-    "by_a_load_request",
-    "digest_list",
-    "reason_of",
-    "refusal_of",
-    "sha256",
-]
-
 Files = Mapping[str, bytes]
 
 _MEMBER_TENSOR: Final = "data_type: TYPE_FP32 dims: [4]"

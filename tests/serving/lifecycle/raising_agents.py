@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["AGENTS", "Notes", "write_agents"]
-
 AGENTS: Final = ("one", "two", "three", "four")
 
 _MODULE: Final = "repoagent_soak_notes"

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Deadlock", "Schedule", "schedules"]
-
 
 class Deadlock(AssertionError):
     """Nobody can go on, and somebody has not ended."""

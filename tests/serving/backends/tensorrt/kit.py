@@ -15,8 +15,6 @@ from repoagent.storage import MemoryFiles
 from tests.engines.platforms import content_of, new_platform
 from tests.engines.standin import StandInPlan
 
-__all__ = ["GPU", "close_all", "files_of", "load", "plan", "rows", "runner", "through_onnxruntime"]
-
 GPU = InstanceSpec("m_0", "GPU")
 _opened: list[Any] = []
 
