@@ -276,6 +276,9 @@ RECORDED := xgboost-cpu==3.2.0,lightgbm==4.7.0 xgboost-cpu==3.0.5,lightgbm==4.7.
 # Without what they need and the tests have: numpy, onnx and protobuf.
 TABLES := scikit-learn==1.9.1 skl2onnx==1.20.0 skops==0.16.0 catboost==1.2.10 scipy joblib threadpoolctl narwhals pandas python-dateutil six tzdata prettytable wcwidth cloudpickle plotly graphviz
 
+# 1.7 GB. Keras on torch answers otherwise where a length is free; jax2onnx writes poolings that ONNX Runtime refuses.
+TENSORFLOW := keras==3.15.1 tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx onnxruntime
+
 models: $(STAMP)
 	set -e; rm -rf $(MODELS); for each in $(RECORDED); do \
 		packages=$$(echo "$${each%%,--few*}" | tr , ' '); few=$$(echo "$$each" | grep -o -- '--few.*' | tr , ' ' || true); \
@@ -287,6 +290,10 @@ models: $(STAMP)
 	$(PIP) --target $(MODELS)/tables --no-deps $(TABLES)
 	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -W ignore agents/convert/tests/tables/make_models.py
 	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q agents/convert/tests/tables
+	$(PYTHON) -m venv $(MODELS)/tensorflow
+	$(MODELS)/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check $(TENSORFLOW)
+	$(MODELS)/tensorflow/bin/python -W ignore agents/convert/tests/networks/make_models.py $(MODELS)/networks
+	REPOAGENT_TESTS_MODELS=$(abspath $(MODELS)) $(BIN)/python -m pytest -q agents/convert/tests/networks
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec

@@ -81,9 +81,9 @@ def converter_format(names: Collection[str]) -> tuple[str, str] | None:
 
 _SKLEARN: Final = "write it with skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})"
 _BOOSTER: Final = 'name the agent: model_repository_agents { agents { name: "convert" } }'
-_KERAS: Final = "a Keras model: write it with model.export('model.onnx', format='onnx')"
+_KERAS: Final = f"a Keras model: {_BOOSTER}, or write it with model.export('model.onnx', format='onnx')"
+_SAVED: Final = f"a TensorFlow SavedModel: {_BOOSTER}, or convert it with 'python -m tf2onnx.convert'"
 _TORCH: Final = "a PyTorch model: write it with torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
-_SAVED: Final = "a TensorFlow SavedModel: convert it with 'python -m tf2onnx.convert --saved-model DIR'"
 _WAYS: Final = MappingProxyType(
     {
         "MLmodel": "an MLflow model: serve the file of its flavor, converted to ONNX",

@@ -133,6 +133,7 @@ def _find_source(
     folders = [name for name, mode in modes.items() if stat.S_ISDIR(mode)]
     names += [f"{name}/{_SAVED}" for name in folders if _SAVED in list_beneath(directory, name, follow=False)]
     usual = given.get("input") or _usual_name(_ONNX, config)
+    usual = f"{usual}/{_SAVED}" if usual in folders else usual
     candidates = [usual] if usual in names else [] if "input" in given else names
     found = [
         (kind, name)
@@ -142,7 +143,7 @@ def _find_source(
     ]
     described = [one for one in found if getattr(model.converter(one[0], _ONNX), "describes_others", False)]
     found = described if len(described) == 1 else found
-    found = [one for one in found if not getattr(model.converter(one[0], _ONNX), "refuses", False)] or found
+    found = [one for one in found if not getattr(model.converter(one[0], _ONNX), "yields", False)] or found
     if len(found) > 1:
         each = " and ".join(f"{name} ({kind})" for kind, name in found)
         raise InvalidArgumentError(f"{directory.name} has {each}; the parameter 'input' names the one to convert")

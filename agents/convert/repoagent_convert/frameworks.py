@@ -1,6 +1,5 @@
 """Models of frameworks that write ONNX themselves: each is recognised by content, and refused with what to run."""
 
-import re
 from typing import Any, ClassVar, Final
 
 from repoagent.api import ConversionJob, ConversionPlan, ConversionSource, InternalError, Product, UnsupportedError
@@ -16,7 +15,7 @@ class Framework:
     version = "1"
     in_child = True
     options: ClassVar[dict[str, Any]] = {}
-    refuses = True
+    yields = True
     """Beside a model that is converted, such a file is not the model."""
     title: ClassVar[str]
     way: ClassVar[str]
@@ -84,32 +83,3 @@ class StateDict(Framework):
         """Whether an archive has a pickle, and no code."""
         others = Pt2().recognizes_ends(head, tail) or TorchScript().recognizes_ends(head, tail)
         return head[:4] == _ZIP and b"/data.pkl" in head[:_FIRST_NAMES] + tail and not others
-
-
-class Keras(Framework):
-    """A file of Keras, today's archive or yesterday's HDF5."""
-
-    title = "a Keras model"
-    way = (
-        "run, with rows X as it was trained on: model = keras.saving.load_model('FILE', compile=False); model(X[:1]); "
-        "model.export('model.onnx', format='onnx')"
-    )
-
-    def recognizes(self, head: bytes) -> bool:
-        """Whether a file is HDF5, of which Keras is what a server is given."""
-        return head.startswith(b"\x89HDF\r\n\x1a\n")
-
-    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
-        """Whether an archive has a configuration and weights."""
-        return head[:4] == _ZIP and b"config.json" in tail and b"model.weights.h5" in tail
-
-
-class SavedModel(Framework):
-    """The file ``saved_model.pb`` of TensorFlow."""
-
-    title = "a TensorFlow SavedModel"
-    way = "run: python -m tf2onnx.convert --saved-model DIR --output model.onnx --opset 18"
-
-    def recognizes(self, head: bytes) -> bool:
-        """Whether a file begins with the version of the schema, and a graph; ONNX has a short text there."""
-        return re.match(rb"\x08\x01\x12[\x80-\xff]{1,4}[\x00-\x7f]\x0a", head) is not None

@@ -28,7 +28,7 @@ LARGEST_BATCH: Final = 1024
 _MOST_TENSORS: Final = 10_000
 TYPES: Final[Mapping[int, str]] = {
     1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "STRING", 9: "BOOL",
-    10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64",
+    10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64", 16: "BF16",
 }  # fmt: skip
 """Type of elements in ONNX -> the same in a configuration, without its ``TYPE_``."""
 
@@ -44,23 +44,37 @@ class FileConverter(ABC):
     version: ClassVar[str]
     title: ClassVar[str]
     in_child = True
+    largest: ClassVar[int] = LARGEST_FILE
     options: Mapping[str, ConverterOption] = {"output": ConverterOption(OUTPUT, "the name of the result")}
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
-        refuse_other_backend(source.config)
+        self.check(source.config)
         if not (source.directory / source.name).is_file():
             raise InvalidArgumentError(f"{source.label}: no such file; the parameter 'input' names the model file")
         if not recognized(self, source.directory, source.name):
             raise InvalidArgumentError(f"{source.label}: does not begin as a model of {self.title}")
-        if status_beneath(source.directory, source.name, follow=False).st_size > LARGEST_FILE:
-            raise UnsupportedError(f"{source.label}: has more than {LARGEST_FILE} bytes")
+        files, replaces = self.files(source)
+        if sum(status_beneath(source.directory, name, follow=False).st_size for name in files) > self.largest:
+            raise UnsupportedError(f"{source.label}: has more than {self.largest} bytes")
         settings = {
             "input": source.name,
             "output": file_name(options, "output") or OUTPUT,
             **self.settings(options),
         }
-        return ConversionPlan((source.name,), settings["output"], settings, replaces=(source.name,))
+        return ConversionPlan(files, settings["output"], settings, replaces=replaces)
+
+    def check(self, config: "ModelConfig | None") -> None:
+        """Refuse a model whose configuration has a backend that does not run the result.
+
+        Raises:
+            InvalidArgumentError: it has.
+        """
+        refuse_other_backend(config)
+
+    def files(self, source: ConversionSource) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The files that are read, and the files and folders that the result stands in for."""
+        return (source.name,), (source.name,)
 
     def settings(self, options: Mapping[str, str]) -> dict[str, Any]:
         """What ``build`` gets of the converter's own options."""
@@ -89,7 +103,9 @@ class FileConverter(ABC):
             if place or (batch and not config.max_batch_size):
                 continue
             for one in _checked(product.annotations.get(tensors)):
-                place.add(name=one["name"], data_type=DataType.Value(one["type"]), dims=one["dims"])
+                item = place.add(name=one["name"], data_type=DataType.Value(one["type"]), dims=one["dims"] or [1])
+                if not one["dims"] and batch:
+                    item.reshape.SetInParent()
 
 
 def _checked(tensors: Any) -> list[dict[str, Any]]:

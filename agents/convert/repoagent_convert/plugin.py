@@ -10,11 +10,11 @@ def register_converters() -> Mapping[tuple[str, str], str]:
     """What makes ONNX of the models of other libraries, or states how these write it."""
     return {
         ("catboost", "onnx"): "repoagent_convert.tables.catboost:CatboostConverter",
-        ("keras", "onnx"): "repoagent_convert.frameworks:Keras",
+        ("keras", "onnx"): "repoagent_convert.networks.tensorflow:KerasConverter",
         ("lightgbm", "onnx"): "repoagent_convert.trees.lightgbm:LightgbmConverter",
         ("mlflow", "onnx"): "repoagent_convert.tables.mlflow:MlflowConverter",
         ("pt2", "onnx"): "repoagent_convert.frameworks:Pt2",
-        ("savedmodel", "onnx"): "repoagent_convert.frameworks:SavedModel",
+        ("savedmodel", "onnx"): "repoagent_convert.networks.tensorflow:SavedModelConverter",
         ("sklearn", "onnx"): "repoagent_convert.tables.sklearn:SklearnConverter",
         ("skops", "onnx"): "repoagent_convert.tables.sklearn:SkopsConverter",
         ("torch", "onnx"): "repoagent_convert.frameworks:StateDict",

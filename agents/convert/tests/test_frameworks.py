@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from repoagent_convert.frameworks import SavedModel
+from repoagent_convert.networks.tensorflow import SavedModelConverter
 
 from repoagent.testing import Outcome
 
@@ -83,4 +83,4 @@ def test_weights_beside_a_model_are_not_the_model(tmp_path: Path, load: Load) ->
 def test_an_onnx_model_of_the_first_version_is_not_a_saved_model(perceptron: onnx.ModelProto) -> None:
     perceptron.ir_version = 1
     perceptron.producer_name = "pytorch"
-    assert not SavedModel().recognizes(perceptron.SerializeToString())
+    assert not SavedModelConverter().recognizes(perceptron.SerializeToString())

@@ -27,7 +27,10 @@ _PR_SET_DUMPABLE: Final = 4
 _PROGRESS_SECONDS: Final = 0.05
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _FIRST_TO_GO: Final = "1000"
-_SYSTEM: Final = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/proc/cpuinfo")
+_SYSTEM: Final = (
+    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/proc/cpuinfo"),
+    "/proc/self/cmdline",  # TensorFlow ends where it cannot read its own
+)
 """What libraries read in a jail, beside their own directories."""
 _LARGEST_FILE: Final = 2 << 30
 

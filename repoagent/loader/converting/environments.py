@@ -87,9 +87,9 @@ def planned(
     """
     environment = settings.environments.get(pair[0])
     needed: tuple[str, ...] = getattr(converter, "packages", ())
-    used: tuple[str, ...] = (*needed, *getattr(converter, "libraries", ()))
+    used = tuple(one for names in (*needed, *getattr(converter, "libraries", ())) for one in names.split("|"))
     tools = _versions(used) if environment is None else _versions_in(environment, used)
-    missing = [name for name in needed if name not in tools]
+    missing = [names.split("|")[0] for names in needed if not tools.keys() & {*names.split("|")}]
     # All at once: an operator who mends one thing after another starts a server for each.
     remedies = []
     if runs_code(converter) and (problem := jail.problem()):

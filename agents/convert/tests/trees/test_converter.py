@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from repoagent_convert import model_file
 from repoagent_convert.trees import converter as module
 from repoagent_convert.trees.xgboost import XgboostConverter
 
@@ -133,7 +132,7 @@ def test_what_cannot_be_a_model_is_refused_before_anything_is_built(
     path.write_bytes(BINARY.content)
     with pytest.raises(InvalidArgumentError, match="but the configuration has 'python'"):
         plan(path, 'backend: "python"')
-    monkeypatch.setattr(model_file, "LARGEST_FILE", 100)
+    monkeypatch.setattr(XgboostConverter, "largest", 100)
     with pytest.raises(UnsupportedError, match="has more than 100 bytes"):
         plan(path)
 

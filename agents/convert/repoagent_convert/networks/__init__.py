@@ -1,0 +1,1 @@
+"""Converters of networks, whose frameworks write ONNX themselves, in an environment and a jail."""
