@@ -1,12 +1,18 @@
-"""``repoagent convert FILE``: what the agent ``convert`` makes of a model file, without a server."""
+"""``repoagent convert FILE``: what the agent ``convert`` makes of a model file, without a server.
 
+``repoagent convert verify URL KEY FILE`` builds a shared conversion again, and prints what differs.
+"""
+
+import json
 import os
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from repoagent.loader.converting.registry import Converters
 
 
-def pairs_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _pairs_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if "=" not in value:
             raise click.BadParameter(f"'{value}' is not NAME=VALUE")
@@ -38,8 +44,6 @@ class _Convert(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args[:1] == ["verify"]:
-            from repoagent.cli.rebuild import verify
-
             return verify.make_context(f"{info_name} verify", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -57,7 +61,7 @@ class _Convert(click.Command):
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=pairs_of,
+    callback=_pairs_of,
     help="A parameter of the converter; repeat for more.",
 )
 @converter_flags
@@ -92,7 +96,7 @@ def convert(
     stop = StopSignals()
     try:
         settings = take_converter_settings(flags)
-        converter, plan, product, written = converted(converters, pair, file, directory, parameters, settings, stop)
+        converter, plan, product, written = _converted(converters, pair, file, directory, parameters, settings, stop)
     except RepoAgentError:
         if stop.number:
             sys.exit(128 + stop.number)
@@ -121,7 +125,7 @@ def _recognized(file: Path, target: str, converters: "Converters") -> str:
     )
 
 
-def converted(
+def _converted(
     converters: "Converters",
     pair: tuple[str, str],
     file: Path,
@@ -188,3 +192,159 @@ def _ignored(done: int, total: int | None, what: str) -> None:
 def _refuse_existing(path: Path) -> None:
     if os.path.lexists(path):
         raise AlreadyExistsError(f"{path} is there already; name another file with --output")
+
+
+_PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_LONG: Final = 200
+_KEY: Final = re.compile(r"convert-[0-9a-f]{64}")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("key")
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--builder", type=_PATH, required=True, help="The public key of the builder (PEM or DER).")
+@click.option("--config", type=_PATH, help="The config.pbtxt of the model, if it has one.")
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_pairs_of,
+    help="A parameter of the converter, if its default is not what was built; repeat for more.",
+)
+@converter_flags
+def verify(
+    url: str, key: str, file: Path, builder: Path, config: Path | None, parameters: dict[str, str], **flags: Any
+) -> None:
+    """Convert FILE again, and compare with the result KEY that a builder signed in the shared cache at URL.
+
+    Prints what differs, one line each. Exits 0 if nothing does, 1 if anything does, 2 if it cannot be built here.
+    """
+    stop = StopSignals()
+    try:
+        statement, tools = _signed(url, key, builder.read_bytes())
+        differences = _differences(key, statement, tools, file, _config(config), parameters, flags, stop)
+    except (OSError, RepoAgentError) as error:
+        if stop.number:
+            sys.exit(128 + stop.number)
+        click.echo(printable(f"repoagent: {error}"), err=True)
+        sys.exit(2)
+    for difference in differences:
+        click.echo(printable(difference), err=True)
+    if differences:
+        sys.exit(1)
+    click.echo(printable(f"{key}: the same result was built again: OK"))
+
+
+def _signed(url: str, key: str, builder: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The statement that the holder of the key ``builder`` signed as the result ``key``, and its tools."""
+    from repoagent.api.envelopes import read_public_key
+    from repoagent.loader.converting.shared import Trust, open_shared
+    from repoagent.loader.plugins import PluginManager
+
+    if not _KEY.fullmatch(key):
+        raise InvalidArgumentError(f"'{key}' is not the key of a conversion, convert- and 64 hexadecimal digits")
+    with PluginManager() as plugins:
+        filesystems = plugins.registry("filesystems")
+        shared = open_shared(url, None, lambda _: Trust(), filesystems=filesystems, most=0)
+        try:
+            _, statement, tools = shared.signed(key, read_public_key(builder))
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise _unknown_form() from None
+    return statement, tools
+
+
+def _unknown_form() -> InvalidArgumentError:
+    return InvalidArgumentError("the statement is signed, but not in a form that this version knows")
+
+
+def _config(path: Path | None) -> "ModelConfig | None":
+    from repoagent.config import read_text
+
+    return None if path is None else read_text(path.read_text(encoding="utf-8"), source=str(path))
+
+
+def _differences(
+    key: str,
+    statement: dict[str, Any],
+    tools: dict[str, Any],
+    file: Path,
+    config: "ModelConfig | None",
+    parameters: Mapping[str, str],
+    flags: dict[str, Any],
+    stop: StopSignals,
+) -> list[str]:
+    """What is not here as it was signed: what it was made of and how, and, if that is the same, what comes of it."""
+    from repoagent.converters import BUILT_IN_CONVERTERS
+    from repoagent.loader.conversion import cache_key
+    from repoagent.loader.converting.environments import planned
+    from repoagent.loader.converting.provenance import definition_of, tools_of
+    from repoagent.loader.converting.registry import Converters
+    from repoagent.loader.plugins import PluginManager
+
+    with PluginManager() as plugins:
+        converters = Converters(plugins.registry("converters", BUILT_IN_CONVERTERS))
+    try:
+        signed = statement["predicate"]["buildDefinition"]
+        asked = signed["externalParameters"]
+        pair = (asked["from"], asked["to"])
+        known = converters.get(pair).options
+        options = {name: str(value) for name, value in asked["settings"].items() if name in known} | dict(parameters)
+        results = {one["name"]: [one["digest"], one.get("annotations", {})] for one in statement["subject"]}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise _unknown_form() from None
+    settings = take_converter_settings(flags)
+    source = ConversionSource(file.absolute().parent, file.name, str(file), config)
+    converter = converters.get(pair)
+    plan = planned(converter, pair, source, options, settings)
+    digests = _digests(source.directory, plan.inputs)
+    here = {"": definition_of(pair, plan, digests), "tools": tools_of(converter.version, plan)}
+    found = list(_unlike("", {"": signed, "tools": tools}, here))
+    if not found and key != cache_key(pair, converter.version, plan, digests):
+        found = [f"the statement is that of another key: {cache_key(pair, converter.version, plan, digests)}"]
+    return found or list(_unlike("", results, _built(converters, pair, file, options, settings, stop, config)))
+
+
+def _built(
+    converters: "Converters",
+    pair: tuple[str, str],
+    file: Path,
+    options: dict[str, str],
+    settings: "ConverterSettings",
+    stop: StopSignals,
+    config: "ModelConfig | None",
+) -> dict[str, Any]:
+    """The result as a statement has it: name -> digest and annotations of each file."""
+    with tempfile.TemporaryDirectory(prefix="repoagent-") as scratch:
+        target = Path(scratch)
+        _, plan, product, _ = _converted(converters, pair, file, target, options, settings, stop, config)
+        names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
+        made = {name: [{"sha256": digest}, {}] for name, digest in _digests(target, names).items()}
+    if plan.output in made:
+        made[plan.output][1] = dict(product.annotations)
+    return made
+
+
+def _digests(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    from repoagent.beneath.digests import digest_files
+
+    found = digest_files(directory, dict.fromkeys(names, ("sha256",)))
+    return {name: digests["sha256"] for name, digests in found.items()}
+
+
+def _unlike(where: str, signed: Any, here: Any) -> Iterator[str]:
+    """One sentence for each value that is not the same."""
+    if isinstance(signed, dict) and isinstance(here, dict):
+        for name in sorted(signed.keys() | here.keys()):
+            yield from _unlike(f"{where}.{name}".strip("."), signed.get(name), here.get(name))
+    elif isinstance(signed, list) and isinstance(here, list | tuple) and len(signed) == len(here):
+        for number, (one, other) in enumerate(zip(signed, here, strict=True)):
+            yield from _unlike(f"{where}[{number}]", one, other)
+    elif signed != here:
+        yield f"{where}: signed {_shown(signed)}, here {_shown(here)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
