@@ -190,7 +190,6 @@ def new_agent(name: str, directory: Path | None) -> None:
 
     It can be installed, used and tested as it is. Nothing that exists is overwritten.
     """
-    from repoagent.cli.agents import Names, write_package
     from repoagent.loader.discovery import OFFICIAL_AGENTS
 
     names = Names.of(name, taken={*OFFICIAL_AGENTS, *(info.name for info in registry_of(None, ()).list())})

@@ -1,7 +1,7 @@
 """``repoagent check MODEL_DIR``: what would happen if this model were loaded, without serving it."""
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +18,11 @@ from repoagent.cli.loading import (
     show_report,
     take_loader_options,
 )
-from repoagent.cli.progress import progress_line
+from repoagent.cli.progress import shown_progress
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from repoagent.api.report import LoadReport
     from repoagent.config import ModelConfig
@@ -68,7 +68,7 @@ def _examine(
     ``settings`` are those of backends; ``strict`` completes nothing.
 
     Raises:
-        RepoAgentError: a server would refuse the model; its chain has failed.
+        RepoAgentError: a server would refuse the model.
     """
     from repoagent.serving.backends.registry import BackendRegistry
     from repoagent.serving.instances.instance import as_repoagent_error
@@ -81,10 +81,7 @@ def _examine(
         versions = builder.plan(chain.name, config, chain.files)
         return [_Examined(one, *builder.examine(chain.name, config, chain.files, one)) for one in versions]
     except Exception as error:
-        failure = as_repoagent_error(error, chain.name)
-        chain.fail(failure)
-        failure.report = chain.report
-        raise failure from error
+        raise as_repoagent_error(error, chain.name) from error
 
 
 _NONE: Final = "it has no version directory (1, 2, ...)"
@@ -125,37 +122,36 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         source = open_model(model_dir, plugins.registry("filesystems"), options.limits)
-        line = progress_line()
         loader = open_loader(options, plugins, resources)
         interrupted = interrupt_flag()
         try:
-            source.fingerprint()  # looks at every file, as a server does before it loads one
-            chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
-            served = _require_loadable(loader, chain)
-            if served and (complete_config or strict):
-                examined = _examine(settings, strict, options.limits, plugins, loader, chain)
-            _attest(chain)
+            with shown_progress() as show:
+                source.fingerprint()  # looks at every file, as a server does before it loads one
+                chain = loader.load(source, on_progress=show, cancelled=interrupted.is_set)
+                with _fails(chain):
+                    served = _require_loadable(loader, chain)
+                    if served and (complete_config or strict):
+                        examined = _examine(settings, strict, options.limits, plugins, loader, chain)
+                    chain.attest(chain.version_dirs)
+                chain.complete()
+                chain.unload()
+                chain.unload_complete()
         except RepoAgentError as error:
-            if line:
-                line.clear()
             _show(getattr(error, "report", None), as_json)
             if interrupted.is_set():
                 raise click.Abort from error
             raise
-        chain.complete()
-        chain.unload()
-        chain.unload_complete()
-        if line:
-            line.clear()
         _show(chain.report, as_json, examined)
     require_unload(chain.report)
     if not as_json:
         click.echo(f"{source.name}: ok" if served else f"{source.name}: ok for a command; no server loads it: {_NONE}")
 
 
-def _attest(chain: "LoadedChain") -> None:
+@contextmanager
+def _fails(chain: "LoadedChain") -> "Iterator[None]":
+    """What is raised in the block ends the load, and has its report."""
     try:
-        chain.attest(chain.version_dirs)
+        yield
     except RepoAgentError as error:
         chain.fail(error)
         error.report = chain.report
@@ -172,20 +168,15 @@ def _require_loadable(loader: "Loader", chain: "LoadedChain") -> bool:
     config = chain.config or default_config(chain.name)
     available = chain.version_dirs
     versions = select_versions(config, available)
-    try:
-        if not available and not executed_by(config) and chain.files.names():
-            loader.admit_command(chain.name, None)
-            return False
-        if backend_of(config) != "ensemble" and not versions:
-            raise InvalidArgumentError(no_version(chain.name, available))
-        for version in versions:
-            # Where the configuration does not name the backend, the files do.
-            files = chain.files.names(str(version))
-            loader.admit(chain.name, normalize(config, model_name=chain.name, files=files, gpus=None))
-    except RepoAgentError as error:
-        chain.fail(error)
-        error.report = chain.report
-        raise
+    if not available and not executed_by(config) and chain.files.names():
+        loader.admit_command(chain.name, None)
+        return False
+    if backend_of(config) != "ensemble" and not versions:
+        raise InvalidArgumentError(no_version(chain.name, available))
+    for version in versions:
+        # Where the configuration does not name the backend, the files do.
+        files = chain.files.names(str(version))
+        loader.admit(chain.name, normalize(config, model_name=chain.name, files=files, gpus=None))
     return True
 
 

@@ -13,7 +13,7 @@ import click
 
 from repoagent.cli.flags import agent_flags
 from repoagent.cli.interrupt import interrupt_flag
-from repoagent.cli.progress import progress_line
+from repoagent.cli.progress import shown_progress
 from repoagent.errors import RepoAgentError
 from repoagent.public_text import printable
 
@@ -126,19 +126,14 @@ def _fetch(loader: "Loader", resources: ExitStack) -> dict[str, Any]:
     from repoagent.storage import open_source
 
     empty = resources.enter_context(tempfile.TemporaryDirectory(prefix="repoagent-fetch-"))
-    line = progress_line()
     interrupted = interrupt_flag()
     try:
-        chain = loader.load(
-            open_source(_AGENT, empty), on_progress=line.show if line else None, cancelled=interrupted.is_set
-        )
+        with shown_progress() as show:
+            chain = loader.load(open_source(_AGENT, empty), on_progress=show, cancelled=interrupted.is_set)
     except RepoAgentError as error:
         if interrupted.is_set():
             raise click.Abort from error
         raise
-    finally:
-        if line:
-            line.clear()
     chain.complete()
     chain.unload()
     chain.unload_complete()

@@ -19,7 +19,7 @@ from repoagent.cli.flags import (
     take_limits,
 )
 from repoagent.cli.interrupt import StopSignals
-from repoagent.cli.progress import progress_line
+from repoagent.cli.progress import shown_progress
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 from repoagent.public_text import printable
 
@@ -193,9 +193,8 @@ def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals, *, al
         RepoAgentError: it is refused, for example as no agent looked at it; its chain has failed.
     """
     source.fingerprint()  # looks at every file, as a server does before it loads one
-    line = progress_line()
-    try:
-        chain = loader.load(source, on_progress=line.show if line else None, cancelled=stop.is_set)
+    with shown_progress() as show:
+        chain = loader.load(source, on_progress=show, cancelled=stop.is_set)
         try:
             if not (chain.report.entries or allow_unchecked):
                 raise InvalidArgumentError(_UNCHECKED.format(chain.name))
@@ -203,9 +202,6 @@ def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals, *, al
         except BaseException as error:
             chain.fail(error)
             raise
-    finally:
-        if line:
-            line.clear()
     return chain
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -98,6 +98,17 @@ def progress_line() -> ProgressLine | None:
     except (OSError, ValueError):
         columns = 0
     return ProgressLine(sys.stderr, columns or 80)
+
+
+@contextmanager
+def shown_progress() -> "Iterator[Callable[[Progress], None] | None]":
+    """What shows how far loads are, for a block; None where no one is looking."""
+    line = progress_line()
+    try:
+        yield line.show if line else None
+    finally:
+        if line:
+            line.clear()
 
 
 def _work(progress: "Progress") -> tuple[str, str, str]:
