@@ -156,8 +156,13 @@ def directory_candidates(directory: Path) -> Iterator[Candidate]:
 
 
 def _offers(entry: Path) -> list[Candidate]:
-    python, native = (entry / "agent.py").is_file(), native_library(entry).is_file()
-    return [*([_python_candidate(entry)] if python else []), *([_native_candidate(entry)] if native else [])]
+    file, library = entry / "agent.py", native_library(entry)
+    found = []
+    if file.is_file():
+        found.append(Candidate(entry.name, "directory", str(file), partial(_load_file, entry.name, file)))
+    if library.is_file():
+        found.append(Candidate(entry.name, "native", str(library), partial(_open_library, entry.name, library)))
+    return found
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
@@ -167,16 +172,6 @@ def _refuse(name: str, reason: str) -> NoReturn:
 def native_library(entry: Path) -> Path:
     """Where a stock Triton looks for the agent of the directory ``entry``."""
     return entry / f"libtritonrepoagent_{entry.name}.so"
-
-
-def _python_candidate(entry: Path) -> Candidate:
-    file = entry / "agent.py"
-    return Candidate(entry.name, "directory", str(file), partial(_load_file, entry.name, file))
-
-
-def _native_candidate(entry: Path) -> Candidate:
-    library = native_library(entry)
-    return Candidate(entry.name, "native", str(library), partial(_open_library, entry.name, library))
 
 
 def _open_library(name: str, library: Path) -> object:

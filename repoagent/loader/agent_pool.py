@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import SubprocessError
 from typing import Final
@@ -183,17 +184,10 @@ class AgentPool:
         try:
             call_agent(name, "initialize", agent.initialize, refuses=True)
         except AgentRefusedError:
-            self._finalize_quietly(name, agent)
+            with suppress(AgentRefusedError):  # it is logged; the first failure is what counts
+                call_agent(name, "finalize", agent.finalize)
             raise
         return agent
-
-    @staticmethod
-    def _finalize_quietly(name: str, agent: Agent) -> None:
-        """After a failed ``initialize``: the failure is what counts, a second one is only logged."""
-        try:
-            call_agent(name, "finalize", agent.finalize)
-        except AgentRefusedError:
-            return
 
 
 def _construct(name: str, kind: type[Agent]) -> Agent:

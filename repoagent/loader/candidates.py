@@ -110,8 +110,12 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
         hint = "; an entry point is 'module:Class'" if isinstance(found, ModuleType) else ""
         raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent{hint}")
     _check_api_version(name, kind, where)
-    _check_guard(name, kind, where)
-    _check_methods(name, kind, where)
+    guard = inspect.getattr_static(kind, "guard")
+    if not isinstance(guard, bool | property):
+        raise AgentError(name, f"{where}: {kind.__name__}.guard is {guard!r}; it must be True or False")
+    if fault := fault_in_methods(kind):
+        raise AgentError(name, f"{where}: {fault}")
+    warn_of_misspelt_methods(kind, where)
     return found if isinstance(found, Agent) else kind
 
 
@@ -128,15 +132,3 @@ def _check_api_version(name: str, kind: type[Agent], where: str) -> None:
         raise AgentError(
             name, f"{where}: {kind.__name__} was written for api_version {stated!r}; this program supports {supported}"
         )
-
-
-def _check_guard(name: str, kind: type[Agent], where: str) -> None:
-    guard = inspect.getattr_static(kind, "guard")
-    if not isinstance(guard, bool | property):
-        raise AgentError(name, f"{where}: {kind.__name__}.guard is {guard!r}; it must be True or False")
-
-
-def _check_methods(name: str, kind: type[Agent], where: str) -> None:
-    if fault := fault_in_methods(kind):
-        raise AgentError(name, f"{where}: {fault}")
-    warn_of_misspelt_methods(kind, where)

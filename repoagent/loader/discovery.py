@@ -26,19 +26,14 @@ _SHOWN = ("Name", "Version", "Summary", "Author", "Author-email", "License-Expre
 def package_candidates(group: str = AGENTS_GROUP) -> Iterator[Candidate]:
     """Everything the group offers, in the order the packages are found. Imports nothing."""
     for point in entry_points(group=group):
-        yield _candidate(point)
-
-
-def _candidate(point: EntryPoint) -> Candidate:
-    distribution = point.dist
-    return Candidate(
-        name=point.name,
-        origin="package",
-        target=point.value,
-        resolve=partial(_resolve, point),
-        distribution=distribution.name if distribution else None,
-        version=distribution.version if distribution else None,
-    )
+        yield Candidate(
+            name=point.name,
+            origin="package",
+            target=point.value,
+            resolve=partial(_resolve, point),
+            distribution=point.dist.name if point.dist else None,
+            version=point.dist.version if point.dist else None,
+        )
 
 
 def _resolve(point: EntryPoint) -> object:
