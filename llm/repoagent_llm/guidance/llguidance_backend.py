@@ -2,50 +2,48 @@
 
 import weakref
 from collections.abc import Sequence
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.installing import install_hint
 from repoagent_llm.engine.guide import Guide, GuideFactory
 from repoagent_llm.guidance.trial import PARSER_LIMITS, Trial
 from repoagent_llm.guidance.vocabulary import Vocabulary
-from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
+from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
 
+_BITS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_HIGHEST: Final = np.where(_BITS == 1, np.inf, -np.inf).astype(np.float32)
+"""What the logits of eight tokens may be at most, by the byte of a mask that has their bits."""
 
-def words_for(vocab_size: int) -> npt.NDArray[np.int32]:
-    """A mask for ``vocab_size`` tokens, all zero."""
-    return np.zeros(-(-vocab_size // 32), np.int32)
 
+class Mask:
+    """The memory for the masks of all guides of a vocabulary, of which one at a time is made and used."""
 
-def forbid(row: npt.NDArray[np.float32], words: npt.NDArray[np.int32]) -> None:
-    """Set the logits of tokens whose bit is zero to minus infinity."""
-    allowed = np.unpackbits(words.view(np.uint8), count=len(row), bitorder="little")
-    row[allowed == 0] = -np.inf
+    def __init__(self, vocab_size: int) -> None:
+        self.words = np.zeros(-(-vocab_size // 32), np.int32)
+        """A bit for each token: whether it may come next."""
+        self._highest = np.empty((self.words.nbytes, 8), np.float32)
+
+    def apply(self, row: npt.NDArray[np.float32]) -> None:
+        """Set the logits of tokens whose bit is zero to minus infinity. Takes as long for many as for few."""
+        np.take(_HIGHEST, self.words.view(np.uint8), axis=0, out=self._highest, mode="clip")
+        np.minimum(row, self._highest.reshape(-1)[: len(row)], out=row)
 
 
 def create_guides(config: GuidedDecodingConfig | None, vocab_size: int, end_ids: Sequence[int]) -> GuideFactory | None:
     """The guides of an executor, or None when it has no guided decoding.
 
-    Raises ``UnsupportedFeatureError`` when the backend is not there, ``CheckError`` for a vocabulary that cannot be.
+    Raises ``CheckError`` for a vocabulary that cannot be.
     """
     if config is None:
         return None
-    if find_spec("llguidance") is None:
-        raise UnsupportedFeatureError(
-            f"GuidedDecodingBackend.{config.backend.name}",
-            f"llguidance is not installed; {install_hint('repoagent-core', 'llm')}",
-        )
     if config.encoded_vocab is None or not any(config.encoded_vocab):
         raise CheckError("GuidedDecodingConfig.encoded_vocab is needed: the text of every token, by id")
     stop_ids = config.stop_token_ids if config.stop_token_ids is not None else list(end_ids)
     vocabulary = Vocabulary.of(config.encoded_vocab, config.tokenizer_str, stop_ids, vocab_size)
-    from repoagent_llm.guidance.llguidance_backend import LlguidanceFactory  # a base install has it not
-
     return LlguidanceFactory(vocabulary)
 
 
@@ -82,6 +80,7 @@ class LlguidanceFactory:
             wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.stop_ids)
         )
         self.stop_ids = frozenset(vocabulary.stop_ids)
+        self._mask = Mask(self._tokenizer.vocab_size)
         self._limits = llguidance.LLParserLimits(**PARSER_LIMITS)
         self._trial = Trial()
         weakref.finalize(self, self._trial.close)
@@ -93,22 +92,22 @@ class LlguidanceFactory:
         if matcher.is_error():
             reason = matcher.get_error().partition("\n")[0][:400]
             raise CheckError(f"the guide cannot be compiled as {params.guide_type.name}: {reason}")
-        return _LlguidanceGuide(matcher, self._tokenizer.vocab_size, self.stop_ids)
+        return _LlguidanceGuide(matcher, self._mask, self.stop_ids)
 
 
 class _LlguidanceGuide:
     """See Guide."""
 
-    def __init__(self, matcher: Any, vocab_size: int, stop_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: Any, mask: Mask, stop_ids: frozenset[int]) -> None:
         self._matcher = matcher
-        self._words = words_for(vocab_size)
-        self._vocab_size = vocab_size
+        self._mask = mask
         self._stop_ids = stop_ids
 
     def mask(self, row: npt.NDArray[np.float32]) -> None:
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        words = self._mask.words
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         self._check()
-        forbid(row, self._words)
+        self._mask.apply(row)
 
     def accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
@@ -123,7 +122,7 @@ class _LlguidanceGuide:
         return found
 
     def fork(self) -> "_LlguidanceGuide":
-        return _LlguidanceGuide(self._matcher.deep_copy(), self._vocab_size, self._stop_ids)
+        return _LlguidanceGuide(self._matcher.deep_copy(), self._mask, self._stop_ids)
 
     def _check(self) -> None:
         if self._matcher.is_error():
