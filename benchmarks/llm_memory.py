@@ -9,18 +9,16 @@ copies them, and the folder goes when it is loaded, as the backend ``llm`` does 
 used), "serving" what both take then, "peak" what they took at once while it was loaded.
 """
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
 from executor_speed import SCALE, SIZES
-from measures import status_bytes
+from measures import options_of, run, status_bytes, table
 from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent_llm.builder import Precision, build
 
@@ -81,25 +79,21 @@ def measure(folder: Path, *, own: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="125m")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
+    args = options_of(__doc__, size="125m", one=([""], "a folder, and how to load it; prints the sizes as JSON"))
+    if any(args.one):
         print(json.dumps(measure(Path(args.one[0]), own=args.one[1] == "own")))
         return
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory(dir=MEMORY) as memory:
         checkpoint = synthetic_checkpoint(Path(place, "checkpoint"), scale=SCALE, **SIZES[args.size])
-        print(f"{'':14}{'folder':>9}{'session':>9}{'serving':>9}{'peak':>9}")
-        for precision in Precision:
+        rows = []
+        for precision in (one for one in Precision if one is not Precision.BF16):  # that belongs to the paged form
             built = build(checkpoint, Path(place, precision.value), precision=precision)
             for way in ("mapped", "own"):
                 folder = shutil.copytree(built, Path(memory, f"{precision.value}-{way}"))
-                command = [sys.executable, __file__, "--size", args.size, "--one", str(folder), way]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                found = json.loads(done.stdout.splitlines()[-1])
-                print(f"{precision.value:7}{way:7}" + "".join(f"{value:9.0f}" for value in found.values()), flush=True)
+                found = json.loads(run([sys.executable, __file__, "--one", folder, way]).stdout.splitlines()[-1])
+                rows.append((f"{precision.value}, {way}", *(f"{value:.0f}" for value in found.values())))
                 shutil.rmtree(folder, ignore_errors=True)
+    print(table(("MiB", *found), rows))
 
 
 if __name__ == "__main__":

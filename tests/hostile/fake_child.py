@@ -13,8 +13,9 @@ import uvloop
 
 from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
+from tests.serving import core_kit
 
 CONFIG: Final = """
 backend: "python" parameters { key: "EXECUTION" value { string_value: "process" } }
@@ -77,19 +78,8 @@ def output(core: ServingCore, *values: float) -> list[float]:
     return found
 
 
-class Answers:
-    """What came back for one request; ``complete`` when the final response has."""
-
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-        self.finals = 0
-        self.complete = threading.Event()
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self.responses += [] if response is None else [response]
-        self.finals += final
-        if final:
-            self.complete.set()
+class Answers(core_kit.Answers):
+    """What came back for one request, with the texts of its errors."""
 
     @property
     def errors(self) -> list[str]:

@@ -18,6 +18,34 @@ def first(response: InferResponse) -> float:
     return float(response.outputs["y"].array[0, 0])
 
 
+class Answers:
+    """A sender that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+        self.finals = 0
+        self.complete = threading.Event()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        late = self.complete.is_set()
+        self.responses += [] if response is None else [response]
+        self.finals += final
+        if final:
+            self.complete.set()
+        assert not late, "an answer after the final one"
+
+    def wait(self) -> list[InferResponse]:
+        """All responses, when the final one has come."""
+        assert self.complete.wait(60)
+        return self.responses
+
+    @property
+    def response(self) -> InferResponse:
+        """The only one."""
+        (response,) = self.wait()
+        return response
+
+
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
     """Run ``call`` on a thread; its result or error is in the list after joining."""
     results: list[object] = []

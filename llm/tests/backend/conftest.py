@@ -15,38 +15,29 @@ from llm.tests.backend.tiny import byte_level, write_decoder
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
+from tests.serving import core_kit
 
 TYPES = {bool: DataType.BOOL, int: DataType.INT32, float: DataType.FP32, str: DataType.BYTES, bytes: DataType.BYTES}
 OTHER_TYPES = {"seed": DataType.UINT64, "random_seed": DataType.UINT64, "lora_task_id": DataType.UINT64}
 
 
-class Answers:
-    """A sender that keeps what it is sent."""
+class Answers(core_kit.Answers):
+    """Of texts."""
 
     def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
+        super().__init__()
         self.first = threading.Event()
-        self.complete = threading.Event()
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        assert not self.complete.is_set(), "an answer after the final one"
+        super().send(response, final)
         if response is not None:
-            self.responses.append(response)
             self.first.set()
-        if final:
-            self.complete.set()
-
-    def wait(self) -> list[InferResponse]:
-        """All responses."""
-        assert self.complete.wait(60)
-        return self.responses
 
     def one(self) -> InferResponse:
         """The only response, which is no error."""
-        (response,) = self.wait()
-        if response.error is not None:
-            raise response.error
-        return response
+        if self.response.error is not None:
+            raise self.response.error
+        return self.response
 
     def texts(self, name: str = "text_output") -> list[str]:
         """The elements of a text output in all responses."""

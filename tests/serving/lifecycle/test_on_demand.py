@@ -19,8 +19,8 @@ from repoagent.errors import (
 from repoagent.serving.assembly import ControlMode
 from repoagent.serving.core import ServingCore
 from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.requests.request import InferRequest, InferResponse
-from tests.serving.core_kit import loads_cancelled
+from repoagent.serving.requests.request import InferRequest
+from tests.serving.core_kit import Answers, loads_cancelled
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -28,24 +28,6 @@ RequestMaker = Callable[..., InferRequest]
 
 # Every scripted model has a configuration of 19 bytes ('backend: "scripted"') and one version file.
 SIZE = 20
-
-
-class Answer:
-    """A sender whose one answer can be waited for."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.response: InferResponse | None = None
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self.response = response
-        if final:
-            self.event.set()
-
-    def get(self) -> InferResponse:
-        assert self.event.wait(60)
-        assert self.response is not None
-        return self.response
 
 
 def ready(core: ServingCore) -> list[str]:
@@ -85,15 +67,15 @@ def test_a_submitted_request_loads_its_model_without_blocking(
 ) -> None:
     core = new_core(on_demand=True)
     loader.hold = threading.Event()
-    answers = [Answer() for _ in range(3)]
+    answers = [Answers() for _ in range(3)]
     for answer in answers:
         request = request_of("c", sender=answer)
         core.check(request)
         assert core.infer_here(request, patient=True) is None
         core.submit(request)
-    assert not any(answer.event.is_set() for answer in answers)
+    assert not any(answer.complete.is_set() for answer in answers)
     loader.hold.set()
-    assert [float(answer.get().outputs["y"].array[0, 0]) for answer in answers] == [3, 3, 3]
+    assert [float(answer.response.outputs["y"].array[0, 0]) for answer in answers] == [3, 3, 3]
     assert loader.trace.count("c1 LOAD") == 1
 
 
@@ -102,9 +84,9 @@ def test_nothing_is_loaded_by_requests_unless_the_options_say_so(new_core: CoreM
     core = new_core()
     with pytest.raises(NotFoundError, match="Request for unknown model: 'a' is not found"):
         core.infer(request_of("a"))
-    answer = Answer()
+    answer = Answers()
     core.submit(request_of("a", sender=answer))
-    assert isinstance(answer.get().error, NotFoundError)
+    assert isinstance(answer.response.error, NotFoundError)
     with pytest.raises(UnsupportedError, match="--model-load-on-demand is off"):
         core.load_on_demand("a")  # As a worker process asks for it.
 
@@ -130,9 +112,9 @@ def test_a_load_that_failed_is_tried_again_only_when_the_files_change(
     for _ in range(3):
         with pytest.raises(UnavailableError, match=r"no.* .not tried again before its files change."):
             core.infer(request_of("a"))
-    answer = Answer()
+    answer = Answers()
     core.submit(request_of("a", sender=answer))
-    assert isinstance(answer.get().error, UnavailableError)
+    assert isinstance(answer.response.error, UnavailableError)
     assert loader.trace.count("a1 LOAD") == 1
     assert "a2 LOAD" not in loader.trace
 
@@ -236,7 +218,7 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
 ) -> None:
     core = new_core(on_demand=True)
     loader.hold = threading.Event()
-    answer = Answer()
+    answer = Answers()
     core.submit(request_of("a", sender=answer))
     assert loader.entered.acquire(timeout=60)
     stopping = threading.Thread(target=core.stop)
@@ -245,7 +227,7 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
         threading.Event().wait(0.001)
     loader.hold.set()
     stopping.join(60)
-    assert answer.get().error is not None
+    assert answer.response.error is not None
 
 
 @pytest.mark.usefixtures("models")
@@ -254,14 +236,14 @@ def test_a_load_that_somebody_cancelled_is_tried_again(
 ) -> None:
     core = new_core(on_demand=True)
     loader.hold = threading.Event()
-    answer = Answer()
+    answer = Answers()
     core.submit(request_of("a", sender=answer))
     assert loader.entered.acquire(timeout=60)
     slot = core._table.get("a")
     assert slot is not None
     slot.cancel()  # As an unload does first.
     loader.hold.set()
-    assert isinstance(answer.get().error, CancelledError)
+    assert isinstance(answer.response.error, CancelledError)
     assert use(core, request_of, "a") == 1
 
 
@@ -274,11 +256,11 @@ def test_a_request_during_an_explicit_load_does_not_make_the_model_one_that_may_
     loading = threading.Thread(target=core.load, args=("a",))
     loading.start()
     assert loader.entered.acquire(timeout=60)
-    answer = Answer()
+    answer = Answers()
     core.submit(request_of("a", sender=answer))
     loader.hold.set()
     loading.join(60)
-    assert answer.get().error is None
+    assert answer.response.error is None
     use(core, request_of, "b")
     assert ready(core) == ["a", "b"]
 

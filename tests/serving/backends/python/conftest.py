@@ -18,6 +18,7 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
+from tests.serving.core_kit import Answers
 
 PREFIX = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 
@@ -57,28 +58,6 @@ class Files:
 
     def directories(self) -> list[str]:
         return [name for name in self.names() if (self._root / name).is_dir()]
-
-
-class Answers:
-    """A sender that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-        self.finals = 0
-        self.complete = threading.Event()
-
-    def wait(self) -> "Answers":
-        """For models that answer when execute has long returned."""
-        assert self.complete.wait(60)
-        return self
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        assert not self.finals, "an answer after the final one"
-        self.finals += final
-        if response is not None:
-            self.responses.append(response)
-        if final:
-            self.complete.set()
 
 
 class FakeCore:

@@ -10,6 +10,7 @@ import pytest
 from repoagent.errors import CancelledError, InternalError
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.serving.core_kit import Answers
 
 pytestmark = pytest.mark.slow
 
@@ -74,20 +75,6 @@ class TritonPythonModel:
 """
 
 
-class Sender:
-    def __init__(self) -> None:
-        self.sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def send(self, response: Any, final: bool) -> None:
-        self.sent.put((response, final))
-
-    def all(self) -> list[Any]:
-        found = [self.sent.get(timeout=60)]
-        while not found[-1][1]:
-            found.append(self.sent.get(timeout=60))
-        return [response for response, _ in found if response is not None]
-
-
 def request(value: int, *, batched: bool = False, sender: Any = DISCARD, **fields: Any) -> InferRequest:
     shape = (1, 1) if batched else (1,)
     return InferRequest(Asked("m", {"IN": Tensor.of(np.full(shape, value, np.int32))}, **fields), sender)
@@ -96,9 +83,9 @@ def request(value: int, *, batched: bool = False, sender: Any = DISCARD, **field
 def test_a_decoupled_model_answers_in_every_execution(core_of: Any) -> None:
     core = core_of(STREAM, TENSORS + ITERATIVE + DECOUPLED)
     for wanted in (1, 2, 5):
-        sender = Sender()
+        sender = Answers()
         core.submit(request(wanted, sender=sender))
-        outputs = [int(response.outputs["OUT"].array[0]) for response in sender.all()]
+        outputs = [int(response.outputs["OUT"].array[0]) for response in sender.wait()]
         assert outputs == list(range(wanted - 1, -1, -1))
 
 
@@ -128,10 +115,10 @@ def test_requests_share_batches_and_slots(core_of: Any, strategy: str) -> None:
     """Eight requests over few slots: each of them has its own sequence, and every slot is given on."""
     config = (TENSORS + ITERATIVE).replace("iterative_sequence", f"{strategy} iterative_sequence")
     core = core_of(COUNT, config + "max_batch_size: 2")
-    senders = [Sender() for _ in range(8)]
+    senders = [Answers() for _ in range(8)]
     for number, sender in enumerate(senders):
         core.submit(request(1 + number % 4, batched=True, sender=sender, correlation_id=7 if number < 2 else 0))
-    answers = [sender.all() for sender in senders]
+    answers = [sender.wait() for sender in senders]
     assert [int(answer.outputs["OUT"].array[0, 0]) for (answer,) in answers] == [1, 2, 3, 4, 1, 2, 3, 4]
     names = [answer.parameters["id"] for (answer,) in answers]
     assert names[0] == "7", "the client's own, as no other request had it"
@@ -211,22 +198,22 @@ class TritonPythonModel:
 
 def test_a_cancelled_request_is_not_executed_again(core_of: Any) -> None:
     core = core_of(ENDLESS, TENSORS + ITERATIVE)
-    senders = [Sender(), Sender()]
+    senders = [Answers(), Answers()]
     requests = [request(1, sender=sender) for sender in senders]
     for one in requests:
         core.submit(one)
     for one in requests:
         one.cancel()
     for sender in senders:
-        assert isinstance(sender.all()[-1].error, CancelledError)
+        assert isinstance(sender.wait()[-1].error, CancelledError)
 
 
 def test_a_model_that_is_unloaded_finishes_what_it_has_rescheduled(core_of: Any) -> None:
     core = core_of(COUNT, TENSORS + ITERATIVE)
-    senders = [Sender() for _ in range(4)]
+    senders = [Answers() for _ in range(4)]
     for sender in senders:
         core.submit(request(50, sender=sender))
     thread = threading.Thread(target=core.unload, args=("m",))
     thread.start()
-    assert [int(sender.all()[0].outputs["OUT"].array[0]) for sender in senders] == [50] * 4
+    assert [int(sender.wait()[0].outputs["OUT"].array[0]) for sender in senders] == [50] * 4
     thread.join(60)

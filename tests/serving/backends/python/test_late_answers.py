@@ -38,8 +38,8 @@ def test_a_request_may_be_answered_after_execute_has_returned_none(
 ) -> None:
     model = run_anywhere(LATER.replace("{returned}", returned).replace("{flags}", flags))
     first, second = model.ask([1.0], [2.0, 3.0])
-    assert first.wait().responses[0].outputs["y"].array.tolist() == [2.0]
-    assert second.wait().responses[0].outputs["y"].array.tolist() == [4.0, 6.0]
+    assert first.wait()[0].outputs["y"].array.tolist() == [2.0]
+    assert second.wait()[0].outputs["y"].array.tolist() == [4.0, 6.0]
     assert [len(answers.responses) for answers in (first, second)] == [1, 1]
 
 
@@ -64,7 +64,7 @@ class TritonPythonModel:
 def test_a_request_that_the_model_keeps_may_be_answered_with_a_later_batch(run_anywhere: Any) -> None:
     model = run_anywhere(KEPT)
     answers = [model.ask([float(value)])[0] for value in range(3)]
-    assert [a.wait().responses[0].outputs["y"].array.tolist() for a in answers] == [[3.0], [4.0], [5.0]]
+    assert [a.wait()[0].outputs["y"].array.tolist() for a in answers] == [[3.0], [4.0], [5.0]]
 
 
 def test_a_mixed_batch_is_answered_by_return_and_by_sender(run_anywhere: Any) -> None:
@@ -82,7 +82,7 @@ class TritonPythonModel:
 """
     )
     answers = model.ask([1.0], [2.0], [3.0])
-    assert [a.wait().responses[0].outputs["y"].array.tolist() for a in answers] == [[1.0], [2.0], [3.0]]
+    assert [a.wait()[0].outputs["y"].array.tolist() for a in answers] == [[1.0], [2.0], [3.0]]
 
 
 SENDS = """
@@ -140,7 +140,7 @@ def test_a_response_whose_final_flag_does_not_come_is_sent_when_the_model_is_unl
     model = run_anywhere(LATER.replace("{returned}", "None").replace("{flags}", ""))
     (answers,) = model.ask([1.0])
     model.close()
-    response = answers.wait().responses[0]
+    response = answers.wait()[0]
     # Whichever came first: the response, or the end.
     assert response.error is not None or response.outputs["y"].array.tolist() == [2.0]
 
@@ -158,14 +158,14 @@ def test_what_is_never_answered_is_answered_when_the_model_is_unloaded(run_anywh
     (answers,) = model.ask([1.0])
     assert not answers.finals
     model.close()
-    assert str(answers.wait().responses[0].error) == "model 'm' is unloaded"
+    assert str(answers.wait()[0].error) == "model 'm' is unloaded"
 
 
 def test_what_a_process_still_owes_when_it_ends_is_an_error(run_in_process_of_its_own: Any) -> None:
     model = run_in_process_of_its_own(NEVER)
     (answers,) = model.ask([1.0])
     model.instance.supervisor.child.kill()
-    error = answers.wait().responses[0].error
+    error = answers.wait()[0].error
     assert isinstance(error, InternalError)
     assert "Stub process 'm_0_0' is not healthy" in str(error)
 
@@ -193,7 +193,7 @@ def test_a_decoupled_model_that_forgets_a_request_answers_it_with_an_error(run_a
     """
     body = "class TritonPythonModel:\n    def execute(self, requests):\n        return None\n"
     (answers,) = run_anywhere(body, config).ask([1.0])
-    assert "execute returned no response for this request" in str(answers.wait().responses[0].error)
+    assert "execute returned no response for this request" in str(answers.wait()[0].error)
 
 
 TOGETHER = """

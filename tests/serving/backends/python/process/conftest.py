@@ -17,9 +17,10 @@ import uvloop
 from repoagent.serving.backends.python.process import exchange
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
+from tests.serving import core_kit
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -92,25 +93,8 @@ input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_t
 """
 
 
-class Answers:
-    """A sender that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-        self.complete = threading.Event()
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        assert not self.complete.is_set(), "an answer after the final one"
-        if response is not None:
-            self.responses.append(response)
-        if final:
-            self.complete.set()
-
-    @property
-    def response(self) -> InferResponse:
-        assert self.complete.wait(60)
-        (response,) = self.responses
-        return response
+class Answers(core_kit.Answers):
+    """With the number that the only response has."""
 
     @property
     def value(self) -> float:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.serving.core_kit import Answers
 
 DECOUPLED = """
 name: "m" backend: "python" model_transaction_policy { decoupled: true }
@@ -156,15 +157,10 @@ class TritonPythonModel:
     model = run_in_process_of_its_own(body, 'name: "m" backend: "python"')
     words = np.array([["ü".encode() * 3000, b""], [b"\x00\xff", b"d"]], object)
     given = {"words": words, "numbers": np.arange(600_000).reshape(2, -1), "flags": np.array([True, False])}
-    sender = Keeping()
+    sender = Answers()
     model.instance.execute((InferRequest(Asked("m", {k: Tensor.of(v) for k, v in given.items()}), sender),))
     for name, array in given.items():
         np.testing.assert_array_equal(sender.response.outputs[name].array, array[::-1])
-
-
-class Keeping:
-    def send(self, response: Any, final: bool) -> None:
-        self.response = response
 
 
 @pytest.mark.slow
@@ -209,15 +205,10 @@ class TritonPythonModel:
     model = run_in_process_of_its_own(body, DECOUPLED)
     mapping = model.instance.supervisor.child.mapping
     for _ in range(2):
-        model.instance.execute((InferRequest(Asked("m", {"x": Tensor.of(np.zeros(9000, np.float32))}), Dropping()),))
+        model.instance.execute((InferRequest(Asked("m", {"x": Tensor.of(np.zeros(9000, np.float32))}), DISCARD),))
     # 200 responses of a megabyte each went through this.
     assert sum(len(memory) for memory in mapping._maps.values()) < 32 << 20
     assert model.instance.supervisor.child.arena.total_bytes <= 1 << 20
-
-
-class Dropping:
-    def send(self, response: Any, final: bool) -> None:
-        pass
 
 
 def test_a_response_that_cannot_be_sent_is_an_error_of_its_request_only(run_in_process_of_its_own: Any) -> None:

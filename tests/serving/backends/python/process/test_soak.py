@@ -26,10 +26,11 @@ import uvloop
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.extent import in_full
 from tests.processes import memory_of
+from tests.serving.core_kit import Answers
 
 REQUESTS: Final = 100_000
 KILLS: Final = 1000
@@ -86,22 +87,6 @@ class Report:
     kills: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
-
-
-class Answers:
-    """The answers to one request."""
-
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-        self.finals = 0
-        self.complete = threading.Event()
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        if response is not None:
-            self.responses.append(response)
-        if final:
-            self.finals += 1
-            self.complete.set()
 
 
 class Soak:
