@@ -21,7 +21,18 @@ from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import PartialFile
-from repoagent.storage.transfer.streams import ByteStream, DownloadContext, RemoteFile, fsspec_opener
+from repoagent.storage.transfer.streams import (
+    SEGMENT,
+    ByteStream,
+    DownloadContext,
+    RemoteFile,
+    WrongDigestError,
+    digest_of,
+    fsspec_opener,
+    web_opener,
+)
+from repoagent.web import Hosts, WebClient
+from tests.file_server import FileServer, Request
 from tests.hostile.conftest import SECRET, NewCore, Swap
 from tests.onnx_models import floats, model_bytes
 
@@ -249,6 +260,34 @@ def test_a_store_that_knows_no_size_is_read_whole(tmp_path: Path) -> None:
     file = RemoteFile("w", "x://w", fsspec_opener(Lying(None), "/lying/w", None), digest=DIGEST)
     with unfinished(tmp_path / "part") as into:
         assert download_file(file, into, DownloadContext(2), most=1 << 30)[1] == len(CONTENT)
+
+
+@pytest.mark.parametrize("tag", ["", 'W/"1"'])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_ranges_of_two_contents_are_not_joined_where_no_tag_tells_them_apart(
+    tag: str, pinned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server puts another file of the same size in its place after two answers, and reports no change."""
+    before, after = (bytes([letter]) * (3 * SEGMENT) for letter in b"ab")
+    with FileServer({"/w": before}) as server, unfinished(tmp_path / "part") as into:
+        monkeypatch.setattr(server, "tags", bool(tag))
+        monkeypatch.setattr(server, "tag_of", lambda *_: tag)
+
+        def change(_request: Request) -> bool:
+            if len(server.requests) > 2:
+                server.files["/w"] = after
+            return False
+
+        server.handlers.append(change)
+        client = WebClient(Hosts([server.host]))
+        digest = digest_of(before) if pinned else ""
+        file = RemoteFile("w", f"{server.url}/w", web_opener(client, f"{server.url}/w"), digest=digest)
+        if pinned:
+            with pytest.raises(WrongDigestError):
+                download_file(file, into, DownloadContext(2), most=1 << 30)
+        else:
+            download_file(file, into, DownloadContext(2), most=1 << 30)
+            assert into.path.read_bytes() in (before, after)
 
 
 def test_the_stream_of_an_empty_file_asks_for_no_range(tmp_path: Path) -> None:

@@ -177,7 +177,12 @@ class _Download:
                         continue
                     if not stream.ranged:
                         return self._whole(stream)
-                    self._first(stream, start)
+                    whole = stream.may_tear and not self._file.digest and (stream.size or 0) > self._end(start) - start
+                    if not whole:
+                        self._first(stream, start)
+                if whole:
+                    with self._context.one(), self._file.open(0, 0) as stream:
+                        return self._whole(stream)
                 break
             except Exception as error:  # filesystem packages have no common base for what is worth another try
                 failures = 1 if self._start() > start else failures + 1

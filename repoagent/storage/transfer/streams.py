@@ -130,6 +130,8 @@ class ByteStream(Protocol):
     """The size of the whole file, if the server reports it; always, if it takes ranges."""
     tag: str
     """Changes when the file does; empty if the server reports nothing."""
+    may_tear: bool
+    """Whether ranges may be of different contents, and no one could see it: ``open(0, 0)`` brings all at once."""
 
     def readinto(self, buffer: memoryview) -> int:
         """Read some bytes; 0 at the end, or where the connection broke."""
@@ -148,6 +150,7 @@ class _Bytes:
     size: int | None
     ranged: bool = True
     tag: str = ""
+    may_tear: bool = False
     position: int = field(default=0, init=False)
 
     def readinto(self, buffer: memoryview) -> int:
@@ -166,6 +169,7 @@ class _File:
     ranged: bool = False
     size: int | None = None
     tag: str = ""
+    may_tear: bool = False
 
     def readinto(self, buffer: memoryview) -> int:
         piece = self.file.read(len(buffer))
@@ -234,6 +238,7 @@ class _WebStream:
         self.tag = response.headers.get("etag") or response.headers.get("last-modified") or ""
         self.start, self.size = _placed(response, start)
         self.ranged = response.status != 200
+        self.may_tear = self.ranged and (not self.tag or self.tag.startswith("W/"))  # weak: not of every byte
 
     def readinto(self, buffer: memoryview) -> int:
         return self._response.readinto(buffer)
