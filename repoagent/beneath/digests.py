@@ -23,7 +23,11 @@ from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedEr
 __all__ = ["FileRange", "Hasher", "digest_files", "digest_ranges", "new_hasher", "tree_digest"]
 
 BUFFER_BYTES: Final = 1 << 20
-LARGE_BUFFER_BYTES: Final = 4 << 20
+AHEAD_BYTES: Final = 512 << 10
+"""Of each of the two buffers of a large file. The processor's caches hold what one thread read until the other one
+hashes it: with 4 MiB, SHA-256 takes a quarter more processor time."""
+LARGE: Final = 4 << 20
+"""From this size on a second thread is worth its start."""
 
 
 class Hasher(Protocol):
@@ -227,7 +231,7 @@ class _Digesting:
                 clear = self._steady is not None and wait_for_clock(status.st_ctime_ns)
                 hashers = [new_hasher(name, status.st_size, threads=large) for name in job.algorithms]
                 file.seek(where.start)
-                if large and length > LARGE_BUFFER_BYTES:
+                if large and length > LARGE:
                     read = self._stream_ahead(file, most, hashers)
                 else:
                     read = self._stream(file, most, hashers, buffer)
@@ -249,7 +253,7 @@ class _Digesting:
 
     def _stream_ahead(self, file: FileIO, most: int, hashers: Sequence[Hasher]) -> int:
         """The same with two buffers: a second thread reads one while this one hashes the other."""
-        current, following = (memoryview(bytearray(LARGE_BUFFER_BYTES)) for _ in range(2))
+        current, following = (memoryview(bytearray(AHEAD_BYTES)) for _ in range(2))
         with ThreadPoolExecutor(1, thread_name_prefix="digest-read") as reader:
             read = count = file.readinto(current[:most])
             while count:

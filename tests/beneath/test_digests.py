@@ -12,7 +12,7 @@ from repoagent.beneath import digests
 from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsafePathError, UnsupportedError
 
-LARGE = digests.LARGE_BUFFER_BYTES
+LARGE = digests.LARGE
 SIZES = [0, 1, 100, digests.BUFFER_BYTES, digests.BUFFER_BYTES + 1, LARGE, LARGE + 1, 2 * LARGE, 2 * LARGE + 5]
 
 
