@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repoagent.api import ModelConfig
 
 PARAMETERS: Final[Mapping[str, str]] = {
-    "to": "the format to convert to: onnx, optimized, int8, tensorrt, decoder, or that of a plug-in",
+    "to": "the format to convert to: onnx, python, optimized, int8, tensorrt, decoder, or that of a plug-in",
     "from": "the format of the model, where neither its content nor the target shows it",
     "input": "name of the model file in each version directory, where its content does not show it",
     "keep_original": "true: the model file stays, and the result lies beside it",
@@ -289,7 +289,8 @@ class _Job:
 
         ``names`` has the files of versions where the content showed them.
         """
-        name = options.input or _usual_name(options.source_format, config)
+        converter = model.converter(options.source_format, options.target_format)
+        name = options.input or getattr(converter, "default_input", "") or _usual_name(options.source_format, config)
         check_file_name(name, "default_model_filename")
         root = model.localize()
         conversions = {

@@ -13,6 +13,7 @@ def register_converters() -> Mapping[tuple[str, str], str]:
         ("keras", "onnx"): "repoagent_convert.networks.tensorflow:KerasConverter",
         ("lightgbm", "onnx"): "repoagent_convert.trees.lightgbm:LightgbmConverter",
         ("mlflow", "onnx"): "repoagent_convert.tables.mlflow:MlflowConverter",
+        ("mlflow", "python"): "repoagent_convert.tables.pyfunc:PyfuncConverter",
         ("pt2", "onnx"): "repoagent_convert.frameworks:Pt2",
         ("savedmodel", "onnx"): "repoagent_convert.networks.tensorflow:SavedModelConverter",
         ("sklearn", "onnx"): "repoagent_convert.tables.sklearn:SklearnConverter",

@@ -18,7 +18,7 @@ from repoagent.api import (
     read_json,
 )
 
-_LARGEST: Final = 1 << 20
+LARGEST_MLMODEL: Final = 1 << 20
 _MOST_LINES: Final = 20_000
 _DEEPEST: Final = 20
 _LINE: Final = re.compile(r"( *)([A-Za-z0-9_./-]+):(?: (.*))?")
@@ -26,6 +26,11 @@ _FILES: Final = {"xgboost": "data", "lightgbm": "data", "catboost": "data", "skl
 """Flavour -> the key of its model file; the first that a folder has is taken."""
 _TYPES: Final = {"string": "string", "double": "fp32", "float": "fp32", "integer": "fp32", "long": "fp32"}
 _TYPES_OF_TENSORS: Final = {"float32": "fp32", "float64": "fp32", "int64": "fp32", "int32": "fp32", "str": "string"}
+
+
+def recognizes_mlmodel(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is an MLmodel."""
+    return re.search(rb"^flavors: *\r?$", head, re.MULTILINE) is not None
 
 
 class MlflowConverter:
@@ -42,7 +47,7 @@ class MlflowConverter:
 
     def recognizes(self, head: bytes) -> bool:
         """Whether a file that begins with ``head`` is an MLmodel."""
-        return re.search(rb"^flavors: *\r?$", head, re.MULTILINE) is not None
+        return recognizes_mlmodel(head)
 
     def redirect(
         self, source: ConversionSource, options: Mapping[str, str]
@@ -53,17 +58,25 @@ class MlflowConverter:
             InvalidArgumentError: the MLmodel cannot be read.
             UnsupportedError: it has no model that is converted.
         """
-        text = read_beneath(source.directory, source.name, limit=_LARGEST, follow=False).decode("utf-8", "replace")
+        text = read_beneath(source.directory, source.name, limit=LARGEST_MLMODEL, follow=False).decode(
+            "utf-8", "replace"
+        )
         try:
-            described = _read(text)
+            described = read_mlmodel(text)
             flavors = described["flavors"]
             known = [name for name in _FILES if name in flavors]
             if not known:
                 found = ", ".join(flavors)[:200]
-                raise UnsupportedError(f"{source.label}: has the flavors {found}; converted are {', '.join(_FILES)}")
+                raise UnsupportedError(
+                    f"{source.label}: has the flavors {found}; converted are {', '.join(_FILES)}; with the parameter "
+                    "to = python, MLflow runs others in an environment of the operator's"
+                )
             flavor = flavors[known[0]]
             if flavor.get("code") not in (None, "", "null"):
-                raise UnsupportedError(f"{source.label}: has code of its own, which is not run")
+                raise UnsupportedError(
+                    f"{source.label}: has code of its own, which is not run; with the parameter to = python, MLflow "
+                    "runs it in an environment of the operator's"
+                )
             name = flavor[_FILES[known[0]]]
             if not isinstance(name, str):
                 raise ValueError("its model file has no name")
@@ -109,7 +122,7 @@ def _columns(signature: Any) -> str:
     return ",".join(found) if any(one.endswith(":string") for one in found) else ""
 
 
-def _read(text: str) -> dict[str, Any]:
+def read_mlmodel(text: str) -> dict[str, Any]:
     """What MLflow writes of YAML: mappings by indentation, plain and quoted texts; lists are left out.
 
     Raises:

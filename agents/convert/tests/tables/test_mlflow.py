@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from repoagent_convert.tables import mlflow
-from repoagent_convert.tables.mlflow import MlflowConverter, _read
+from repoagent_convert.tables.mlflow import MlflowConverter, read_mlmodel
 
 from agents.convert.tests.trees.conftest import STORE
 from repoagent.api import ConversionSource
@@ -99,7 +99,7 @@ def test_it_is_read_as_yaml_is(text: str) -> None:
             return {name: plain(one) for name, one in value.items()}
         return {None: "null", False: "false"}.get(value, str(value))
 
-    assert _read(text) == plain(yaml.safe_load(text))
+    assert read_mlmodel(text) == plain(yaml.safe_load(text))
 
 
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_text_over_many_lines_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(mlflow, "_ends", ends)
     text = "flavors:\n  x: 'a\n" + "b\n" * 1000 + "c'\n"
-    assert _read(text)["flavors"]["x"] == "a " + "b " * 1000 + "c"
+    assert read_mlmodel(text)["flavors"]["x"] == "a " + "b " * 1000 + "c"
     assert seen[0] <= len(text)
 
 
