@@ -23,14 +23,16 @@ _DIGEST: Final = 32
 _WAITING: Final = 64
 """Blocks that wait to be written; more are left out, so that no step waits for a disk."""
 _UNFINISHED_SECONDS: Final = 60
+_PARTS: Final = 8
 
 
 class BlockStore:
     """``identity``: of the model, its precision and what computes it; others' blocks lie in other folders.
 
     ``block_bytes``: of one block. Files take ``most_bytes`` at most; the one unused longest goes first. Each begins
-    with a digest of all of it. A disk that fails or is full costs speed alone. Anyone who can write into the folder
-    decides what texts follow: one that another user may write to is refused.
+    with a digest of all of it. Processes that share a folder look at it again after each eighth part of that, so that
+    they take little more together. A disk that fails or is full costs speed alone. Anyone who can write into the folder
+    decides what texts follow: one that another user may write to, or put another in the place of, is refused.
 
     Raises:
         OSError: the folder cannot be made, or others may write to it.
@@ -40,7 +42,10 @@ class BlockStore:
         self._identity = identity.encode()
         self._folder = folder / hashlib.sha256(self._identity).hexdigest()[:32]
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = self._folder.lstat()
+        status, parent = self._folder.lstat(), self._folder.parent.stat()
+        replaceable = parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX
+        if replaceable or parent.st_uid not in (0, os.geteuid()):
+            raise PermissionError(f"{self._folder.parent} must be a directory that no other user owns or may write to")
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError(f"{self._folder} must be a directory that no other user owns or may write to")
         self._file_bytes = _DIGEST + block_bytes
@@ -48,6 +53,7 @@ class BlockStore:
         self._lock = threading.Lock()
         self._known: dict[str, None] = {}  # the one unused longest first
         self._failed = False
+        self._written = 0
         self._scan()
         self._queue: queue.Queue[tuple[str, Sequence[int], bytes] | None] = queue.Queue(_WAITING)
         self._writer = threading.Thread(target=self._write_all, name="repoagent-blocks", daemon=True)
@@ -110,7 +116,8 @@ class BlockStore:
                         os.unlink(entry.path)
         except OSError as error:
             self._warn(error)
-        self._known = {name: None for _, name in sorted(found)}
+        with self._lock:
+            self._known = {name: None for _, name in sorted(found)}
         self._make_room(0)
 
     def _write_all(self) -> None:
@@ -125,6 +132,10 @@ class BlockStore:
         with self._lock:
             if name in self._known or self._most < 1:
                 return
+        self._written += 1
+        if self._written * _PARTS > self._most:
+            self._written = 0
+            self._scan()  # other processes may have written
         self._make_room(1)
         unfinished = self._folder / f".{name}.{os.getpid()}.{id(self)}"
         try:

@@ -105,6 +105,27 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         _written(tmp_path)
 
 
+def test_a_folder_in_which_others_may_rename_it_is_refused(tmp_path: Path) -> None:
+    _written(tmp_path / "blocks", 7)
+    (tmp_path / "blocks").chmod(0o777)
+    with pytest.raises(PermissionError, match="no other user"):
+        _written(tmp_path / "blocks")
+    (tmp_path / "blocks").chmod(0o1777)
+    assert len(_written(tmp_path / "blocks")) == 1
+
+
+def test_processes_that_share_a_folder_fill_it_once(tmp_path: Path) -> None:
+    room = 24
+    stores = [BlockStore(tmp_path, "model", len(BLOCK), room * (32 + len(BLOCK))) for _ in range(3)]
+    for turn in range(2 * room):
+        for number, store in enumerate(stores):
+            store._write(f"{1000 * number + turn:016x}.kv", TOKENS, BLOCK)
+    for store in stores:
+        store.close()
+    (folder,) = tmp_path.iterdir()
+    assert room // 2 < len(list(folder.iterdir())) <= room * 3 // 2
+
+
 def test_what_another_process_has_removed_keeps_no_other_from_being_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
