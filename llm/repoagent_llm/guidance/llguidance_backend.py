@@ -1,5 +1,6 @@
 """Grammars by llguidance."""
 
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,6 +18,11 @@ from repoagent_llm.types.guidance import GuidedDecodingConfig, GuidedDecodingPar
 _BITS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _HIGHEST: Final = np.where(_BITS == 1, np.inf, -np.inf).astype(np.float32)
 """What the logits of eight tokens may be at most, by the byte of a mask that has their bits."""
+
+_HEAD_START: Final = 2.0
+"""Seconds of the processor that the texts of a request may take for their grammar, beside those for each token."""
+_EACH: Final = 0.002
+"""Seconds for each token; usual grammars take a tenth, and none saves up what it does not take."""
 
 
 class Mask:
@@ -92,25 +98,51 @@ class LlguidanceFactory:
         if matcher.is_error():
             reason = matcher.get_error().partition("\n")[0][:400]
             raise CheckError(f"the guide cannot be compiled as {params.guide_type.name}: {reason}")
-        return _LlguidanceGuide(matcher, self._mask, self.stop_ids)
+        return _LlguidanceGuide(matcher, self._mask, self.stop_ids, _Work())
+
+
+class _Work:
+    """What the texts of a request have taken of the processor for their grammar. The engine's thread does it, and all
+    other requests wait for that; an ambiguous grammar takes the third power of a text's length."""
+
+    def __init__(self) -> None:
+        self._left = _HEAD_START
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._left -= time.thread_time() - self._began
+
+    def check(self) -> None:
+        """Once for each token."""
+        if self._left < 0:
+            raise CheckError(f"the grammar takes too long: more than {_EACH:g} seconds for each token")
+        self._left = min(_HEAD_START, self._left + _EACH)
 
 
 class _LlguidanceGuide:
-    """See Guide."""
+    """See Guide. ``work``: that of all texts of the request."""
 
-    def __init__(self, matcher: Any, mask: Mask, stop_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: Any, mask: Mask, stop_ids: frozenset[int], work: _Work) -> None:
         self._matcher = matcher
         self._mask = mask
         self._stop_ids = stop_ids
+        self._work = work
 
     def mask(self, row: npt.NDArray[np.float32]) -> None:
         words = self._mask.words
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._work.check()
+        with self._work:
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         self._check()
         self._mask.apply(row)
 
     def accept(self, token: int) -> None:
-        if not self._matcher.consume_token(token):
+        with self._work:
+            consumed = self._matcher.consume_token(token)
+        if not consumed:
             self._check()
             raise CheckError(f"the grammar does not allow token {token} here")
 
@@ -118,11 +150,15 @@ class _LlguidanceGuide:
         return token in self._stop_ids
 
     def forced(self) -> Sequence[int]:
-        found: list[int] = self._matcher.compute_ff_tokens()  # of the texts that a tokenizer would cut the bytes into
+        with self._work:
+            # Of the texts that a tokenizer would cut the bytes into.
+            found: list[int] = self._matcher.compute_ff_tokens()
         return found
 
     def fork(self) -> "_LlguidanceGuide":
-        return _LlguidanceGuide(self._matcher.deep_copy(), self._mask, self._stop_ids)
+        with self._work:
+            copy = self._matcher.deep_copy()
+        return _LlguidanceGuide(copy, self._mask, self._stop_ids, self._work)
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -14,6 +14,7 @@ import pytest
 from repoagent_llm import Executor
 from repoagent_llm.backend.model import _THREADS
 from repoagent_llm.engine.guide import Guide
+from repoagent_llm.guidance import llguidance_backend
 from repoagent_llm.guidance.llguidance_backend import LlguidanceFactory
 from repoagent_llm.types.guidance import GuidedDecodingParams
 
@@ -241,6 +242,24 @@ def test_a_chain_of_thousands_of_rules_does_not_end_the_process(new_asker: NewAs
     (response,) = asker.ask("hello", **guide("ebnf_grammar", text)).wait()
     assert response.error is None or isinstance(response.error, InvalidArgumentError)
     asker.ask("hello", max_tokens=2).one()
+
+
+AMBIGUOUS = 'start: s\ns: s s | "a" | ""'
+"""Each token of a text of it takes longer than the one before."""
+
+
+def test_a_grammar_that_takes_ever_longer_ends_its_request(
+    new_asker: NewAsker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llguidance_backend, "_HEAD_START", 0.05)  # else the test would take some seconds
+    monkeypatch.setattr(llguidance_backend, "_EACH", 0.0005)
+    asker = new_asker()
+    wanted = guide("ebnf_grammar", AMBIGUOUS) | {"max_tokens": 5000, "min_tokens": 5000}
+    refused(
+        asker.ask("hello", **wanted, num_return_sequences=2),
+        "the grammar takes too long: more than 0.0005 seconds for each token",
+    )
+    asker.ask("hello", **guide("regex", "[a-z]{100}") | {"max_tokens": 100}).one()
 
 
 def _slow_guide() -> dict[str, Any]:
