@@ -154,13 +154,13 @@ class Converter:
             raise InvalidArgumentError(
                 f"embedding_bias_words and embedding_bias_weights must be as many, not {len(words)} and {len(weights)}"
             )
-        of_tokens, allowed = wanted.get("logit_bias") or {}, _list(wanted, "allowed_token_ids")
-        if not words and not of_tokens and not allowed:
+        of_tokens, allowed = wanted.get("logit_bias") or {}, wanted.get("allowed_token_ids")
+        if not words and not of_tokens and allowed is None:
             return None
         bias = np.zeros(self.vocab_size, np.float32)
-        if allowed:
+        if allowed is not None:
             bias[:] = -np.inf
-            bias[self._tokens("allowed_token_ids", allowed)] = 0
+            bias[self._tokens("allowed_token_ids", _list(wanted, "allowed_token_ids"))] = 0
         for token, weight in self._token_biases(of_tokens):
             bias[token] += weight
         for word, weight in zip(words, weights, strict=True):
@@ -170,7 +170,7 @@ class Converter:
 
     def _tokens(self, name: str, given: Sequence[Any]) -> Sequence[int]:
         self.limits.check_count(name, len(given))
-        if any(type(token) is not int or not 0 <= token < self.vocab_size for token in given):
+        if not given or any(type(token) is not int or not 0 <= token < self.vocab_size for token in given):
             raise InvalidArgumentError(f"{name} must be tokens of the model (0 to {self.vocab_size - 1})")
         return given
 

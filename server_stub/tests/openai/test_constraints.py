@@ -130,6 +130,7 @@ def test_words_and_tokens_may_be_allowed_or_forbidden(client: OpenAI, token: Tok
         ({"skip_special_tokens": False}, "skip_special_tokens", "unsupported_value"),
         ({"allowed_token_ids": ["a"]}, "allowed_token_ids", "invalid_value"),
         ({"allowed_token_ids": [1 << 30]}, None, None),
+        ({"allowed_token_ids": []}, None, None),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "invalid_value"),
     ],
 )
