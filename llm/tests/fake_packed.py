@@ -11,7 +11,7 @@ from repoagent_llm.runner.paged import PackedResult, PackedStep
 from repoagent_llm.runner.protocol import LoraShape, RunnerInfo
 from repoagent_llm.types.executor_errors import EngineError
 
-from llm.tests.fake_runner import LogitsFunction, hashed_logits
+from llm.tests.fake_runner import LogitsFunction, adapter_number, hashed_logits
 
 BLOCK = 32
 NOTHING = -7
@@ -62,9 +62,10 @@ class FakePacked:
             table = step.blocks[slice(*step.block_begins[number : number + 2])].tolist()
             assert len(table) == -(-(past + stop - start) // BLOCK)
             assert step.positions[start:stop].tolist() == list(range(past, past + stop - start))
+            own = adapter_number(step.adapters[number]) if step.adapters else 0
             for place, token in enumerate(step.tokens[start:stop].tolist(), start):
                 at = past + place - start
-                self._pool[table[at // BLOCK], at % BLOCK] = token
+                self._pool[table[at // BLOCK], at % BLOCK] = token + own
                 if place in wanted:
                     history = self._pool[table].reshape(-1)[: at + 1][-self.window :].tolist()
                     assert NOTHING not in history

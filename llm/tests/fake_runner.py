@@ -45,6 +45,11 @@ def table_logits(table: dict[int, int], vocab_size: int) -> LogitsFunction:
     return logits
 
 
+def adapter_number(weights: AdapterWeights | None) -> int:
+    """What an adapter adds to each token: the first number of its first matrix; 0 without one."""
+    return 0 if weights is None else round(1000 * next(iter(weights.values()))[0].flat[0])
+
+
 class FakeRunner:
     """A runner over a logits function. ``before_step`` is called with the segments of each step and may raise."""
 
@@ -96,11 +101,10 @@ class FakeRunner:
         self._adapted.pop(seq, None)
 
     def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
-        """See AdaptableRunner; the first number of the first matrix identifies an adapter."""
+        """See AdaptableRunner."""
         if self._tokens[seq]:
             raise EngineError("adapt: the sequence is not empty")
-        first, _ = next(iter(weights.values()))
-        self._adapted[seq] = int(1000 * first.flat[0])
+        self._adapted[seq] = adapter_number(weights)
 
     def length(self, seq: Seq) -> int:
         """See ModelRunner."""
