@@ -14,8 +14,6 @@ processes took of the machine.
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -23,15 +21,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from executor_runs import LENGTH, NEW_TOKENS, THREADS, all_at_once, decoder_folder
+from executor_runs import LENGTH, NEW_TOKENS, THREADS, all_at_once, decoder_folder, opened
 from executor_speed import SCALE, SIZES
 from measures import options_of, quiet_samples
 from repoagent_llm import (
     DraftTargetDecodingConfig,
     Executor,
-    ExecutorConfig,
-    KvCacheConfig,
-    ModelType,
     OutputConfig,
     Request,
     RunnerOptions,
@@ -90,15 +85,10 @@ def _rewritten(checkpoint: Path, target: Path, change: Any, layers: int) -> Path
     return target
 
 
-@contextmanager
-def opened(folder: Path, drafter: Path, length: int) -> Iterator[Executor]:
+def with_drafts(folder: Path, drafter: Path, length: int) -> Executor:
     """An executor of the model; with ``length`` 0 it has no draft model."""
-    config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
-    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
-    if length:
-        config.speculative_config = DraftTargetDecodingConfig(length, drafter, max_concurrency=16)
-    with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
-        yield executor
+    drafts = {"speculative_config": DraftTargetDecodingConfig(length, drafter, max_concurrency=16)} if length else {}
+    return opened(folder, RunnerOptions(threads=THREADS, max_seq_len=LENGTH), max_batch_size=16, **drafts)
 
 
 def measure(executor: Executor, count: int, sampling: dict[str, Any]) -> Sample:
@@ -165,8 +155,8 @@ def main() -> None:
             small = decoder_folder(shortened(large, place / factor / "draft" / "checkpoint"))
             for length in map(int, args.length.split(",")):
                 with (
-                    opened(decoder_folder(large), small, 0) as plain,
-                    opened(decoder_folder(large), small, length) as both,
+                    with_drafts(decoder_folder(large), small, 0) as plain,
+                    with_drafts(decoder_folder(large), small, length) as both,
                 ):
                     for executor, sampling in product((plain, both), WAYS.values()):
                         measure(executor, 1, sampling)

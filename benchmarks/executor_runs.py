@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
@@ -101,27 +102,24 @@ def decoder_folder(
     return target if target.exists() else build(checkpoint, target, form=form, precision=precision, block=block)
 
 
-def _config() -> ExecutorConfig:
-    """The cache of prefixes is off, so that repeated prompts are computed.
+def opened(folder: Path, options: RunnerOptions, **settings: Any) -> Executor:
+    """An executor of a decoder folder, without the cache of prefixes, so that repeated prompts are computed."""
+    config = ExecutorConfig(kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    for name, value in {"runner_options": options, **settings}.items():
+        setattr(config, name, value)
+    return Executor(folder, ModelType.DECODER_ONLY, config)
 
-    While requests generate, prompts are read in small pieces.
-    """
-    config = ExecutorConfig(
-        max_batch_size=16,
-        enable_chunked_context=True,
-        kv_cache_config=KvCacheConfig(enable_block_reuse=False),
-    )
-    config.max_num_tokens_generating = BUDGET
-    return config
+
+#: While requests generate, prompts are read in small pieces.
+_SETTINGS = {"max_batch_size": 16, "enable_chunked_context": True, "max_num_tokens_generating": BUDGET}
 
 
 def open_ours(
     checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, *, mixed: bool = False
 ) -> Executor:
     """Our executor on ONNX Runtime."""
-    config = _config()
-    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, mixed=mixed)
-    return Executor(decoder_folder(checkpoint, precision, block), ModelType.DECODER_ONLY, config)
+    options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, mixed=mixed)
+    return opened(decoder_folder(checkpoint, precision, block), options, **_SETTINGS)
 
 
 def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
@@ -132,10 +130,8 @@ def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 3
 
 def ours_paged(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, exact: bool = True) -> Serve:
     """The same over pages, on OpenVINO."""
-    config = _config()
-    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, exact=exact)
-    folder = decoder_folder(checkpoint, precision, block, Form.PAGED)
-    return served_by(Executor(folder, ModelType.DECODER_ONLY, config))
+    options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, exact=exact)
+    return served_by(opened(decoder_folder(checkpoint, precision, block, Form.PAGED), options, **_SETTINGS))
 
 
 def served_by(executor: Executor) -> Serve:

@@ -25,13 +25,13 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from executor_runs import LENGTH, NEW_TOKENS, PROMPT, Arrival, Trace, at_random, served_by
+from executor_runs import LENGTH, NEW_TOKENS, PROMPT, Arrival, Trace, at_random, opened, served_by
 from executor_speed import SIZES
 from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
 from llm_server import Parts, Served, note_steps, parts_of, serving, take_steps
 from measures import options_of, wait_for_quiet
-from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
+from repoagent_llm import Executor, RunnerOptions
 
 MOST_OVERHEAD, MOST_LATER = 0.10, 1.2
 ARRIVALS = 24
@@ -61,10 +61,8 @@ MadeOf = Mapping[str, Parts]
 
 def open_executor(folder: Path) -> Executor:
     """The executor as the backend opens it, and as it is fastest by itself."""
-    config = ExecutorConfig(enable_chunked_context=True, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
     options = RunnerOptions(threads=len(os.sched_getaffinity(0)), max_seq_len=LENGTH)
-    vars(config)["runner_options"] = options
-    return Executor(folder, ModelType.DECODER_ONLY, config)
+    return opened(folder, options, enable_chunked_context=True)
 
 
 class Ways:

@@ -21,8 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from executor_runs import opened
 from measures import in_turns, options_of, seconds, together
-from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions, Turns
+from repoagent_llm import Executor, Request, RunnerOptions, Turns
 from repoagent_llm.builder import build
 
 from examples.executor.synthetic import synthetic_checkpoint
@@ -47,14 +48,6 @@ def ways(cores: int, quanta: Sequence[float]) -> dict[str, tuple[RunnerOptions, 
         "shares": (RunnerOptions(threads=max(1, cores // 2), spinning=False, max_seq_len=512), None),
         "turns": (in_turns, Turns()),
     } | {f"turns of {quantum:g} ms": (in_turns, Turns(quantum=quantum / 1000)) for quantum in quanta}
-
-
-def opened(folder: Path, options: RunnerOptions, turns: Turns | None) -> Executor:
-    config = ExecutorConfig(kv_cache_config=KvCacheConfig(enable_block_reuse=False))
-    vars(config)["runner_options"] = options
-    if turns is not None:
-        vars(config)["turns"] = turns
-    return Executor(folder, ModelType.DECODER_ONLY, config)
 
 
 def ask(executor: Executor, requests: int, tokens: int) -> None:
@@ -82,8 +75,8 @@ def main() -> int:
         synthetic_checkpoint(Path(place, "checkpoint"), **SHAPE)
         folder = build(Path(place, "checkpoint"), Path(place, "decoder"))
         pairs = {
-            name: [stack.enter_context(opened(folder, *way)) for _ in range(2)]
-            for name, way in ways(len(os.sched_getaffinity(0)), quanta).items()
+            name: [stack.enter_context(opened(folder, options, turns=turns)) for _ in range(2)]
+            for name, (options, turns) in ways(len(os.sched_getaffinity(0)), quanta).items()
         }
         takes = {name: partial(measure, pair, options.requests, options.tokens) for name, pair in pairs.items()}
         found = in_turns(takes, options.rounds, warm=1)
