@@ -26,7 +26,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import LOGGER
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompressionLevel, GrpcOptions
 from repoagent_server.shared.reserve import Reserve
-from repoagent_server.tls.certificates import TlsFiles
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.frontend import GrpcFrontend
@@ -179,7 +179,7 @@ class KServeHttp(_Service):
             options.port,
             options.reuse_port,
             allowed_hosts=options.allowed_hosts,
-            tls=files if wants_tls else None,
+            tls=Certificates(files) if wants_tls else None,
             tls_handshakes=self._server.options.limits.tls_handshakes,
         )
         service = api_service(

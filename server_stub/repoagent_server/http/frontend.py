@@ -20,7 +20,7 @@ from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
 from repoagent_server.shared.connections import Connections, InFlight, backlog, come_round
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import Certificates, TlsFiles
+from repoagent_server.tls.certificates import HeldCertificates
 from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
@@ -38,8 +38,8 @@ class Endpoint:
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: tuple[str, ...] = ()
     """Further names of the server: see :class:`~repoagent_server.http.origins.Origins`."""
-    tls: TlsFiles | None = None
-    """The files of TLS, read again when they change; None for plain HTTP."""
+    tls: HeldCertificates | None = None
+    """What TLS is served with, which ends with the front end; None for plain HTTP."""
     tls_handshakes: int = DEFAULT_LIMITS.tls_handshakes
     """How many handshakes may be unfinished at a time."""
 
@@ -52,7 +52,7 @@ class HttpFrontend:
         self._make_service = make_service
         self._socket: socket.socket | None = None
         self._address: tuple[str, int] | None = None
-        self._certificates: Certificates | None = None
+        self._certificates = endpoint.tls
         self._running: _Running | None = None
         self._thread: threading.Thread | None = None
 
@@ -61,10 +61,7 @@ class HttpFrontend:
 
         Raises:
             UnavailableError: the address cannot be had.
-            InvalidArgumentError: a file for TLS cannot be read.
         """
-        if self._endpoint.tls is not None and self._certificates is None:
-            self._certificates = Certificates(self._endpoint.tls)
         if self._address is None:
             self._socket = bound(self._endpoint.address, self._endpoint.port, self._endpoint.reuse_port)
             address, port = self._socket.getsockname()[:2]
@@ -74,8 +71,7 @@ class HttpFrontend:
     @property
     def certificate_end(self) -> float | None:
         """When its TLS certificate ends, in seconds since the epoch; None without TLS."""
-        certificates = self._certificates
-        return certificates.material.end if certificates is not None else None
+        return self._certificates.end if self._certificates is not None else None
 
     def start(self) -> None:
         """Serve; returns when connections are accepted. What the service raises while it is made, this raises."""
@@ -129,7 +125,6 @@ class HttpFrontend:
             self._running = None
         if self._certificates is not None:
             self._certificates.close()
-            self._certificates = None
         if self._socket is not None:
             self._socket.close()
             self._socket = self._address = None

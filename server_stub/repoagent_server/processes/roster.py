@@ -109,13 +109,15 @@ class Roster:
         timeout: float | None,
         expected: type[object] = object,
         of: Sequence[WorkerProcess] | None = None,
+        late: list[WorkerProcess] | None = None,
     ) -> list[Any]:
-        """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended."""
+        """The same of those that are there, however few. One that refuses, is too slow, or lies, is ended, or is added
+        to ``late``."""
         answers = []
         with self.lock:
             those = self._workers if of is None else of
             asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
-        end = _end(timeout)
+        end, fate = _end(timeout), "it is ended" if late is None else "it is replaced"
         for worker, calls, future in asked:
             try:
                 answer = future.result(_left(end))
@@ -125,11 +127,12 @@ class Roster:
             except Ended:
                 pass
             except FutureTimeoutError:
-                logger.error("a worker is ended, as it does not answer '%s'", name)
-                worker.kill()
+                text = "worker %d does not answer '%s' within %s seconds: %s"
+                logger.error(text, worker.index, name, timeout, fate)
+                worker.kill() if late is None else late.append(worker)
             except RepoAgentError as error:
-                logger.error("a worker is ended, as it does not do '%s': %s", name, error)
-                calls.close()
+                logger.error("worker %d does not do '%s': %s: %s", worker.index, name, fate, error)
+                calls.close() if late is None else late.append(worker)
         return answers
 
 

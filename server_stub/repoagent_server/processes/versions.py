@@ -74,7 +74,7 @@ class Versions(Roster):
     """What the workers have been handed, and what they show."""
 
     def __init__(self, workers: Sequence[WorkerProcess], on_silent: Callable[[Sequence[WorkerProcess]], None]) -> None:
-        """``on_silent`` gets the workers that do not end a load that was cancelled."""
+        """``on_silent`` gets the workers that are to be replaced, as they do not do something that others wait for."""
         super().__init__(workers)
         self._on_silent = on_silent
         self._handed: dict[int, Handed] = {}
@@ -135,6 +135,15 @@ class Versions(Roster):
         if silent:
             self._on_silent(silent)
         raise failure or InternalError(f"a worker process returned no description of model '{model}'")
+
+    def have_or_replace(self, name: str, *arguments: Any) -> None:
+        """Have all workers that serve do something. One that does not is replaced: its requests are not cut off."""
+        late: list[WorkerProcess] = []
+        with self.lock:
+            serving = [one for one in self._workers if one.serves and one.index != LEAVING]
+        self._ask_those(name, *arguments, timeout=STEP_SECONDS, of=serving, late=late)
+        if late:
+            self._on_silent(late)
 
     def let_call(self) -> None:
         """A model is about to be built that may have others called."""

@@ -27,7 +27,7 @@ from repoagent_server.program.options import ServeOptions
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
-from repoagent_server.tls.certificates import CertificateMetrics, TlsFiles
+from repoagent_server.tls.certificates import CertificateMetrics, HeldCertificates, TlsFiles
 
 _HTTP: Final = "HTTPService"
 _METRICS: Final = "Metrics Service"
@@ -75,8 +75,10 @@ def front_ends(
     request_log: RequestLog | None,
     denials: Denials,
     page: Callable[[], str] | None,
+    tls: Mapping[str, HeldCertificates],
 ) -> dict[str, FrontEnd]:
-    """Every way in that ``options`` ask for, not bound yet. ``page`` gives the metrics."""
+    """Every way in that ``options`` ask for, not bound yet. ``page`` gives the metrics, ``tls`` has what each of
+    :func:`tls_files` is served with."""
     fronts: dict[str, FrontEnd] = {}
     limits, reserve = Limits(max_body=options.http_max_input_size), Reserve(options.limits.held_bytes)
     api = partial(
@@ -98,7 +100,7 @@ def front_ends(
         reserve=reserve,
     )
     if options.allow_http:
-        endpoint = _endpoint(options, options.http_address, options.http_port, limits, options.http_tls.http)
+        endpoint = _endpoint(options, options.http_address, options.http_port, limits, tls.get(_HTTP))
         fronts[_HTTP] = HttpFrontend(endpoint, api())
     hosting = partial(Endpoint, options.http_address, limits=limits, allowed_hosts=options.http_allowed_host)
     if options.sagemaker is not None:
@@ -122,17 +124,29 @@ def front_ends(
             request_log=request_log,
             denials=denials,
             reserve=reserve,
+            tls=tls.get(_GRPC),
         )
     if page is not None:
         address = options.metrics_address or options.http_address
-        endpoint = _endpoint(options, address, options.metrics_port, limits, options.http_tls.metrics)
+        endpoint = _endpoint(options, address, options.metrics_port, limits, tls.get(_METRICS))
         fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access, request_log, denials, reserve))
     return fronts
 
 
-def _endpoint(options: ServeOptions, address: str, port: int, limits: Limits, tls: TlsFiles | None) -> Endpoint:
+def _endpoint(options: ServeOptions, address: str, port: int, limits: Limits, tls: HeldCertificates | None) -> Endpoint:
     hosts, handshakes = options.http_allowed_host, options.limits.tls_handshakes
     return Endpoint(address, port, options.reuse_http_port, limits, hosts, tls, handshakes)
+
+
+def tls_files(options: ServeOptions) -> dict[str, TlsFiles]:
+    """The files of each way in with TLS, by the names of :func:`front_ends`."""
+    tls, grpc = options.http_tls, options.grpc
+    found = {
+        _HTTP: tls.http if options.allow_http else None,
+        _METRICS: tls.metrics if options.allow_metrics else None,
+        _GRPC: grpc.tls_files() if options.allow_grpc and (grpc.use_ssl or grpc.use_mutual_auth) else None,
+    }
+    return {name: files for name, files in found.items() if files is not None}
 
 
 def ports(options: ServeOptions) -> dict[str, tuple[str, int, bool]]:

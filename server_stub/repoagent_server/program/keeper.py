@@ -21,11 +21,12 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed
-from repoagent_server.program.front_ends import READY_NAMES, ports, with_ports
+from repoagent_server.program.front_ends import READY_NAMES, ports, tls_files, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.setting import AttestOptions, AuditOptions
+from repoagent_server.tls.certificates import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Keeper:
     """A core whose versions are built by workers, and the workers' ports.
 
     Raises:
-        RepoAgentError: a port cannot be had, or the core's options are wrong.
+        RepoAgentError: a port cannot be had, a file of TLS cannot be used, or the core's options are wrong.
     """
 
     def __init__(self, options: ServeOptions, core_options: CoreOptions) -> None:
@@ -51,6 +52,7 @@ class Keeper:
             logger.warning("the kernel has no Landlock: a worker can look into the keeper; see --worker-user")
         self._user = WorkerUser.of(options.worker_user) if options.worker_user is not None else None
         self._logs = options.log.file, options.request_log
+        self._certificates = {name: Certificates(files) for name, files in tls_files(options).items()}
         self._ports = _Ports(options)
         self._desk: Desk | None = None
         self._fleet = Fleet(
@@ -76,7 +78,7 @@ class Keeper:
             self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
             undo.pop_all()
         self._fleet.private = self.core.private_directories
-        self._settings = SharedSettings(self._fleet, self.core)
+        self._settings = SharedSettings(self._fleet, self.core, self._certificates)
         self.fronts = {name: _Port(self, *address) for name, address in self._ports.addresses.items()}
 
     @property
@@ -97,6 +99,8 @@ class Keeper:
         allowed = self._allow_load_parameters
         self._desk = Desk(self.core, self._audit, page, allow_load_parameters=allowed)
         self._fleet.start()
+        for certificates in self._certificates.values():
+            certificates.watch()
         whose = f", as user '{self._user.name}' ({self._user.uid})" if self._user is not None else ""
         logger.info("%d worker processes have started%s", len(self._fleet), whose)
         threading.Thread(target=self._reload_when_asked, name="repoagent-reload", daemon=True).start()
@@ -151,6 +155,8 @@ class Keeper:
         """Unload what is loaded, and end the workers. Twice is once."""
         self._closed.set()
         os.eventfd_write(self._reload, 1)
+        for certificates in self._certificates.values():
+            certificates.close()
         with suppress(RepoAgentError):
             self.core.stop()
         self._fleet.close()

@@ -41,6 +41,7 @@ from repoagent_server.program.front_ends import (
     front_ends,
     metrics_page,
     request_log,
+    tls_files,
     write_ready_file,
 )
 from repoagent_server.program.logs import configure, table
@@ -48,6 +49,7 @@ from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.watchdog import watchdog
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
+from repoagent_server.tls.certificates import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,8 @@ def run(options: ServeOptions) -> int:
                 *_sources(audit, requests),
             ]
             page = metrics_page(options, core, sources)
-            fronts.update(front_ends(options, core, regions, access, requests, denials, page))
+            tls = {name: Certificates(files) for name, files in tls_files(options).items()}
+            fronts.update(front_ends(options, core, regions, access, requests, denials, page, tls))
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()

@@ -1,4 +1,4 @@
-"""``--processes``: settings, shared memory and the rights of clients, changed in all workers or in none.
+"""``--processes``: settings, shared memory, certificates and the rights of clients, changed in all workers or in none.
 
 The keeper has what was changed, for the workers that are started later.
 """
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 from repoagent.audit import NO_AUDIT, acting_as
@@ -19,6 +20,7 @@ from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import client, text_of
 from repoagent_server.processes.fleet import Fleet
+from repoagent_server.tls.certificates import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +33,15 @@ Change = list[Any]
 
 
 class SharedSettings:
-    """Answers the calls of workers that change something for all, and has them follow the access file."""
+    """Answers the calls of workers that change something for all, and has them follow the access file and the
+    certificates of each way in with TLS."""
 
-    def __init__(self, fleet: Fleet, core: ServingCore) -> None:
+    def __init__(self, fleet: Fleet, core: ServingCore, certificates: Mapping[str, Certificates]) -> None:
         self._fleet = fleet
         self._core = core
+        self._certificates = certificates
+        for name in certificates:
+            certificates[name].on_change = partial(self._certify, name)
         self._made: dict[Hashable, Change] = {}
         self._access: AccessFile | None = None
 
@@ -43,6 +49,10 @@ class SharedSettings:
         """Have the workers judge clients by what is in force of ``file``, now and whenever that changes."""
         self._access = file
         file.observe(lambda _: self._fleet.have(*_access_change(file)))
+
+    def _certify(self, name: str) -> None:
+        """A worker that does not take a certificate is replaced: it need not lose the connections that it has."""
+        self._fleet.have_or_replace(*_certificate_change(name, self._certificates[name]))
 
     def answers(self, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         """What the worker of that number may call, by name."""
@@ -57,6 +67,8 @@ class SharedSettings:
         """Have a new worker make what was changed. The fleet's lock is held."""
         if self._access is not None:
             calls.call(*_access_change(self._access), timeout=_SECONDS)
+        for name, certificates in self._certificates.items():
+            calls.call(*_certificate_change(name, certificates), timeout=_SECONDS)
         for change in list(self._made.values()):
             try:
                 calls.call(*change, timeout=_SECONDS)
@@ -141,6 +153,10 @@ class SharedSettings:
                         self._fleet.ask(one, *undo, timeout=_SECONDS)
                 raise
             done.append(index)
+
+
+def _certificate_change(name: str, certificates: Certificates) -> Change:
+    return ["certificate", name, [base64.b64encode(one).decode() for one in certificates.material.contents]]
 
 
 def _access_change(file: AccessFile) -> Change:

@@ -36,12 +36,14 @@ from repoagent_server.program.front_ends import (
     front_ends,
     metrics_page,
     request_log,
+    tls_files,
 )
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.program import core_options
 from repoagent_server.program.shared_settings import SharedRegions
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
+from repoagent_server.tls.certificates import HeldCertificates
 
 _START_SECONDS: Final = 60.0
 _OF_MODELS: Final = (
@@ -65,8 +67,10 @@ class Worker:
         self._access = Access()
         self._access_file = Path()
         self._refreshing: Future[Any] | None = None
+        self._certificates: dict[str, HeldCertificates] = {}
         own: list[Callable[..., Any]] = [self.start, self.open, self.refuse, self.finish, self.page, self.statistics]
         own += [self.leave, self.turn, self.manages, self.log, self.trace, self.register, self.unregister, self.access]
+        own.append(self.certificate)
         answers = {method.__name__: method for method in own}
         answers |= {name: partial(self.of_models, name) for name in _OF_MODELS}
         self._calls = Calls(sock, answers, self._keeper_ended, "keeper")
@@ -99,7 +103,8 @@ class Worker:
         self._page = metrics_page(chosen, core, sources, server=False)
         page = partial(self._calls.call, "metrics") if self._page is not None else None
         self._regions = SharedRegions(self._calls, allowed=chosen.allow_client_shm)
-        self._fronts.update(front_ends(chosen, core, self._regions, access, requests, denials, page))
+        tls = self._certificates = {name: HeldCertificates(files) for name, files in tls_files(chosen).items()}
+        self._fronts.update(front_ends(chosen, core, self._regions, access, requests, denials, page, tls))
         for front in self._fronts.values():
             front.bind()
         self._started.set()
@@ -170,6 +175,11 @@ class Worker:
         """Judge clients by the content of an access file and of its key sets: the keeper has read them."""
         contents = {name: None if one is None else base64.b64decode(one) for name, one in sets.items()}
         self._access.replace(rules_of(base64.b64decode(text), contents, self._access_file))
+
+    def certificate(self, name: str, contents: list[str]) -> None:
+        """Have new connections of one way in get a certificate: the keeper has read its files."""
+        key, certificate, root = map(base64.b64decode, contents)
+        self._certificates[name].use((key, certificate, root))
 
     def _refresh(self, issuer: TokenIssuer) -> None:
         """Have the keeper fetch a key set again. One call at a time: anyone can send tokens that make one."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -36,6 +36,9 @@ _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files these are: compared, never read."""
 
+Contents = tuple[bytes, bytes, bytes]
+"""The files in PEM: the key, the certificate, and the root or nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Material:
@@ -44,6 +47,8 @@ class Material:
     context: ssl.SSLContext
     end: float | None
     """When the certificate, or one of its chain, ends, in seconds since the epoch; None if that cannot be read."""
+    contents: Contents = field(repr=False)
+    """What it was made of, for other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +74,20 @@ class TlsFiles:
             InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
         """
         key, certificate = self._bytes(self.key, "server-key"), self._bytes(self.certificate, "server-cert")
+        root = self._bytes(self.root, "root-cert") if self.root or self.mutual else b""
+        return self.material((key, certificate, root))
+
+    def material(self, contents: Contents) -> Material:
+        """The same of files that have been read.
+
+        Raises:
+            InvalidArgumentError: one does not fit the others.
+        """
+        key, certificate, root = contents
         context = self._context(certificate, key)
         if self.root or self.mutual:
-            self._verify_clients(context, self._bytes(self.root, "root-cert"))
-        return Material(context, earliest_end(certificate))
+            self._verify_clients(context, root)
+        return Material(context, earliest_end(certificate), contents)
 
     def stamp(self) -> Stamp:
         """What changes when a file is written, or a link on the way to it is replaced."""
@@ -186,8 +201,47 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 
 
-class Certificates:
-    """Files as they were when they were last good. Open connections keep what they began with.
+class HeldCertificates:
+    """What new connections get, as it was last given; open ones keep what they began with. No file is read."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """``files``: what the contents are of."""
+        self._files = files
+        self._material: Material | None = None
+
+    def use(self, contents: Contents) -> None:
+        """Have new connections get this.
+
+        Raises:
+            InvalidArgumentError: see :meth:`TlsFiles.material`; what was given before stays.
+        """
+        self._material = self._files.material(contents)
+
+    @property
+    def material(self) -> Material:
+        """What is good now; replaced as a whole. Something must have been given."""
+        assert self._material is not None
+        return self._material
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        return self.material.context
+
+    @property
+    def end(self) -> float | None:
+        """See :attr:`Material.end`; None before something was given, too."""
+        return self._material.end if self._material is not None else None
+
+    def watch(self) -> None:
+        """There is nothing to look at."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Certificates(HeldCertificates):
+    """Files as they were when they were last good.
 
     Whatever replaces the files (cert-manager, the kubelet, a person with an editor) may be seen between two of them. So
     files are read once two looks in a row find the same ones. A set that does not fit together leaves the one before it
@@ -200,22 +254,14 @@ class Certificates:
         Raises:
             InvalidArgumentError: they are not a certificate and its key.
         """
-        self._files = files
+        super().__init__(files)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when there is another material, before the log states it."""
         self._seen = self._read = files.stamp()
         self._material = files.read()
         self._warn_of_end()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-
-    @property
-    def material(self) -> Material:
-        """What is good now; replaced as a whole."""
-        return self._material
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-        return self._material.context
 
     def watch(self) -> None:
         """Look at the files every second, on a thread of its own, until :meth:`close`."""
@@ -248,15 +294,16 @@ class Certificates:
             return False
         if self._files.stamp() != stamp:
             return False  # it was still being written
-        self._read = stamp
         self._material = material
+        self.on_change()
+        self._read = stamp
         logger.info("%s uses the TLS certificate that is now in '%s'", service, self._files.certificate)
         self._warn_of_end()
         return True
 
     def _warn_of_end(self) -> None:
         """An expired certificate is served, as some clients take it: the operator must hear why others do not."""
-        service, path, end = self._files.service, self._files.certificate, self._material.end
+        service, path, end = self._files.service, self._files.certificate, self.end
         if end is not None and end <= time.time():
             day = datetime.fromtimestamp(end, UTC).date()
             logger.warning("%s: the TLS certificate in '%s' expired on %s, clients refuse it", service, path, day)

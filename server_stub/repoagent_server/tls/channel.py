@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.certificates import HeldCertificates
 from repoagent_server.tls.handshakes import Handshakes, Outcome, read_all, read_into
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class _Register(Protocol):
 class TlsPort:
     """What the connections of one listening socket share."""
 
-    certificates: Certificates
+    certificates: HeldCertificates
     handshakes: Handshakes
     register: _Register
     plain_answer: bytes = b""

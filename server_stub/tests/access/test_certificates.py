@@ -20,7 +20,7 @@ from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.service import ServiceFactory
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.tls.certificates import TlsFiles
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import Follow, client
@@ -62,7 +62,7 @@ class _Serving:
     def web(self, file: AccessFile, pair: Pair | None, *, mutual: bool = True) -> httpx.Client:
         """A client of HTTP."""
         files = TlsFiles("HTTP", self._own.certificate, self._own.key, self._authority.root, mutual)
-        front = HttpFrontend(Endpoint(port=0, tls=files), self._service(file))
+        front = HttpFrontend(Endpoint(port=0, tls=Certificates(files)), self._service(file))
         self._stack.callback(front.stop)
         front.start()
         context = ssl.create_default_context(cafile=self._authority.root)

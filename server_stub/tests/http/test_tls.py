@@ -22,7 +22,7 @@ from repoagent_server.http.messages import Exchange, Request
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import TlsFiles
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 
 from tests.certificates import Authority, Pair
 
@@ -54,7 +54,8 @@ def start(core: Any, pair: Pair, authority: Authority, peers: list[PeerIdentity 
 
     def new(limits: Limits | None = None, reuse_port: bool = False, port: int = 0, **files: Any) -> HttpFrontend:
         wanted = {"certificate": pair.certificate, "key": pair.key, "alpn": ("http/1.1",), **files}
-        endpoint = Endpoint(port=port, limits=limits or Limits(), tls=TlsFiles("HTTP", **wanted), reuse_port=reuse_port)
+        tls = Certificates(TlsFiles("HTTP", **wanted))
+        endpoint = Endpoint(port=port, limits=limits or Limits(), tls=tls, reuse_port=reuse_port)
         make = api_service(core, max_input_size=1 << 28)
 
         def noting(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:

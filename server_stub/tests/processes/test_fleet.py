@@ -47,10 +47,10 @@ class Place:
         self.links: list[int] = []
         self.may: Mapping[str, Callable[..., Any]] = {}
         self.killed = False
-        self._script = script
+        self.script = script
 
     def launch(self, _options: str, answers: Mapping[str, Callable[..., Any]], _on_end: object) -> "Future[Any]":
-        self.may, self.calls = answers, Calls(self._script)
+        self.may, self.calls = answers, Calls(self.script)
         return self.calls.begin("start")
 
     def link(self, other: "Place") -> None:
@@ -165,6 +165,35 @@ def test_workers_that_do_not_end_a_cancelled_load_are_replaced_one_after_the_oth
     assert fixture.now[hanging:] == fixture.workers[hanging:]
     assert serving == [3] * hanging  # the new one, the one that leaves, and the other
     assert not fixture.fleet._handed
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_workers_that_do_not_take_a_certificate_are_replaced_one_after_the_other(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that has no descriptor left for it, say, keeps the connections that it has."""
+    monkeypatch.setattr(versions, "STEP_SECONDS", 0.01)
+    left = threading.Semaphore(0)
+
+    def leave(seconds: float) -> None:
+        fixture.leave(seconds)
+        left.release()
+
+    def refuse(*_: Any) -> None:
+        raise UnavailableError("no descriptor is left")
+
+    for worker in fixture.workers:
+        worker.script = {"leave": leave, "certificate": refuse}
+        worker.calls = Calls(worker.script)
+        if silent:
+            _hang(worker, "certificate")
+    fixture.fleet.have_or_replace("certificate", "HTTP", [])
+    for _ in fixture.workers:
+        assert left.acquire(timeout=60)
+    assert not any(worker.killed for worker in fixture.workers)
+    assert fixture.now == fixture.new
+    why = "within 0.01 seconds: it is replaced" if silent else "it is replaced: no descriptor is left"
+    assert [why in record.message for record in caplog.records] == [True, True]
 
 
 def test_a_version_that_no_worker_describes_is_let_go_of(fixture: Fixture) -> None:

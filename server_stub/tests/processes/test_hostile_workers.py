@@ -376,7 +376,7 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
 )
 def test_a_change_of_nonsense_is_made_in_no_worker(call: str, arguments: Any) -> None:
     pair = Pair("log", None, None)
-    shared = SharedSettings(pair.fleet, _traced())
+    shared = SharedSettings(pair.fleet, _traced(), {})
     with pytest.raises((InvalidArgumentError, UnsupportedError)):
         shared.answers(lambda: 0)[call](*arguments)
     assert not shared._made
@@ -400,7 +400,7 @@ def test_what_one_worker_refuses_is_taken_back_in_the_others() -> None:
 
     fleet = cast(Any, pair.fleet)
     fleet.ask, fleet.serving = ask, lambda: [0, 1, 2]
-    shared = SharedSettings(pair.fleet, _traced())
+    shared = SharedSettings(pair.fleet, _traced(), {})
     with pytest.raises(UnavailableError):
         shared.answers(lambda: 0)["register"]("r", "k", 0, 1)
     assert calls == [(1, "register"), (2, "register"), (1, "unregister")]
@@ -419,7 +419,7 @@ def test_a_worker_that_does_not_answer_to_a_change_is_ended() -> None:
 
     fleet = cast(Any, pair.fleet)
     fleet.ask, fleet.serving, fleet.end = ask, lambda: [0, 1, 2], ended.append
-    SharedSettings(pair.fleet, _traced()).answers(lambda: 0)["register"]("r", "k", 0, 1)
+    SharedSettings(pair.fleet, _traced(), {}).answers(lambda: 0)["register"]("r", "k", 0, 1)
     assert ended == [1]
     pair.close()
 
@@ -429,7 +429,7 @@ def test_a_worker_that_does_not_take_up_the_rules_of_clients_is_ended(tmp_path: 
     path = tmp_path / "access.toml"
     path.write_text("")
     with AccessFile(path) as file:
-        SharedSettings(pair.fleet, _traced()).follow(file)
+        SharedSettings(pair.fleet, _traced(), {}).follow(file)
         path.write_text("# changed")
         assert pair.ended[1].wait(30)
     assert not pair.ended[0].is_set()
@@ -442,7 +442,7 @@ def test_a_change_that_a_worker_brings_while_it_leaves_is_made_in_the_one_that_h
     number = 0
     fleet = cast(Any, pair.fleet)
     fleet.ask, fleet.serving = lambda index, *_, timeout: asked.append(index), lambda: [0, 1, -1]
-    register = SharedSettings(pair.fleet, _traced()).answers(lambda: number)["register"]
+    register = SharedSettings(pair.fleet, _traced(), {}).answers(lambda: number)["register"]
     number = -1
     register("r", "k", 0, 1)
     assert asked == [0, 1]

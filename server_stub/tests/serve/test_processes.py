@@ -5,8 +5,6 @@ import json
 import os
 import select
 import signal
-import socket
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.certificates import Authority, Pair
 from tests.extent import in_full
 from tests.processes import children
 
@@ -314,38 +311,6 @@ def test_a_model_that_kills_workers_is_taken_out(world: "World") -> None:
     assert "3 workers in a row have died" in entry["reason"]
     with connections(server) as clients:
         assert {ask(client, "plain") for client in clients} == {200}
-    assert server.stop() == 0
-
-
-def test_all_workers_take_up_a_certificate_that_is_replaced(world: "World") -> None:
-    authority = Authority(world.root / "authority")
-    first, second = authority.issue("first"), authority.issue("second")
-    live = Pair(str(world.root / "live.pem"), str(world.root / "live.key"))
-
-    def install(pair: Pair) -> None:
-        for source, target in ((pair.key, live.key), (pair.certificate, live.certificate)):
-            Path(f"{target}.new").write_bytes(Path(source).read_bytes())
-            os.replace(f"{target}.new", target)
-
-    context = ssl.create_default_context(cafile=authority.root)
-
-    def names(server: "Server") -> set[str]:
-        found = set()
-        for _ in range(CONNECTIONS):
-            with (
-                socket.create_connection(("127.0.0.1", server.port("http")), 60) as plain,
-                context.wrap_socket(plain, server_hostname="localhost") as sock,
-            ):
-                presented: Any = sock.getpeercert()
-                found.add(dict(pair for (pair,) in presented["subject"])["commonName"])
-        return found
-
-    install(first)
-    flags = "--http-use-ssl", f"--http-server-cert={live.certificate}", f"--http-server-key={live.key}"
-    server = world.serve("--processes=2", "--load-model=plain", *flags)
-    assert names(server) == {"first"}
-    install(second)
-    server.until(lambda: names(server) == {"second"}, "the new certificate in all workers")
     assert server.stop() == 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server_stub.tests.serve.conftest import World
+from server_stub.tests.serve.test_certificates_handed_out import Files
 from server_stub.tests.serve.test_homes import ONE
 from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF, replace_workers, stolen
 from server_stub.tests.serve.test_processes import SECRET, ask, connections, processes
@@ -201,6 +202,24 @@ def test_memory_that_is_full_fails_what_needs_it_and_nothing_else(world: World) 
         assert {server.ask("copied").status_code, *(ask(client, "copied") for client in clients)} <= {200, 503}
     (memory / "rest").unlink()
     server.until(lambda: _all_serve(server), "a load that has room")
+
+
+def test_the_keys_of_tls_are_for_the_keeper_alone(world: World, tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    first, second = files.authority.issue("first"), files.authority.issue("second")
+    files.install(first)
+    flags = "--processes=2", f"--worker-user={USER}", "--load-model=copied", *files.flags
+    server = world.serve(*flags, before=[*_before(world.root / "hold-3"), *LEAST])
+    assert files.all_names(server) == {"first"}
+    files.install(second)
+    server.until(lambda: files.all_names(server) == {"second"}, "the new certificate")
+    os.kill(processes(server)[0], signal.SIGKILL)
+    server.until(lambda: "serves again" in server.log, "another worker")
+    assert files.all_names(server) == {"second"}
+    for path in files.live.iterdir():
+        read = ["/bin/cat", str(path)]
+        ran = subprocess.run(read, user=USER, group=USER, extra_groups=[USER], capture_output=True, check=False)
+        assert ran.returncode, path
 
 
 def _all_serve(server: "Server") -> bool:

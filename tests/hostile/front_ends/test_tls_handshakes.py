@@ -19,7 +19,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.tls.certificates import TlsFiles
+from repoagent_server.tls.certificates import Certificates, TlsFiles
 
 from repoagent.limits import Limits
 from repoagent.serving.core import ServingCore
@@ -59,7 +59,8 @@ def serve_fronts(core: ServingCore, pair: Pair) -> Iterator[Callable[..., tuple[
 
         def start(handshakes: int = 1024, pair: Pair = pair) -> tuple[HttpFrontend, GrpcFrontend]:
             files = TlsFiles("HTTP", pair.certificate, pair.key, alpn=("http/1.1",))
-            http = HttpFrontend(Endpoint(port=0, tls=files, tls_handshakes=handshakes), api_service(core))
+            endpoint = Endpoint(port=0, tls=Certificates(files), tls_handshakes=handshakes)
+            http = HttpFrontend(endpoint, api_service(core))
             options = GrpcOptions(port=0, use_ssl=True, server_cert=pair.certificate, server_key=pair.key)
             grpc_front = GrpcFrontend(core, options, limits=Limits(tls_handshakes=handshakes))
             for front in (http, grpc_front):

@@ -32,6 +32,7 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import Reserve
+from repoagent_server.tls.certificates import HeldCertificates
 
 _PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
 
@@ -112,12 +113,15 @@ class GrpcFrontend:
         request_log: RequestLog | None = None,
         denials: Denials | None = None,
         reserve: Reserve | None = None,
+        tls: HeldCertificates | None = None,
     ) -> None:
         """``request_log`` gets a line for each inference request. ``denials`` counts and records calls that lack the
         header of a restricted part; None records them in the core's audit log. ``reserve`` is the one of all front ends
-        of the server."""
+        of the server. ``tls`` is what TLS is served with, which ends with the front end; None follows the files that
+        ``options`` name, if any."""
         forwarding = HeaderForwarding(options.forward_header_pattern)
         self._options = options
+        self._tls = tls
         self._tls_handshakes = limits.tls_handshakes
         self._reserve = reserve or Reserve(limits.held_bytes)
         denials = denials or Denials(core.audit)
@@ -162,7 +166,7 @@ class GrpcFrontend:
     def certificate_end(self) -> float | None:
         """When its TLS certificate ends, in seconds since the epoch; None without TLS."""
         certificates = self._transport.certificates if self._transport is not None else None
-        return certificates.material.end if certificates is not None else None
+        return certificates.end if certificates is not None else None
 
     def start(self) -> None:
         """Serve; returns when calls are accepted. Raises as :meth:`bind`."""
@@ -265,7 +269,7 @@ class GrpcFrontend:
             compression=self._options.compression_level(),
             reserve=self._reserve,
         )
-        return Http2Transport(self._options, dispatcher, pools, self._tls_handshakes)
+        return Http2Transport(self._options, dispatcher, pools, self._tls_handshakes, self._tls)
 
 
 async def _health() -> health.aio.HealthServicer:

@@ -13,7 +13,7 @@ from repoagent_server.http.listener import bound, bound_unix, ignore_new, is_uni
 from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.certificates import Certificates, HeldCertificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
@@ -27,19 +27,25 @@ _POLL_SECONDS: Final = 0.005
 class Http2Transport:
     """Belongs to one event loop, on whose thread it is made and called."""
 
-    def __init__(self, options: GrpcOptions, dispatcher: Dispatcher, pools: Pools, tls_handshakes: int) -> None:
-        """``tls_handshakes``: how many may be unfinished at a time."""
+    def __init__(
+        self,
+        options: GrpcOptions,
+        dispatcher: Dispatcher,
+        pools: Pools,
+        tls_handshakes: int,
+        tls: HeldCertificates | None,
+    ) -> None:
+        """``tls_handshakes``: how many may be unfinished at a time. ``tls``: see :class:`GrpcFrontend`."""
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)
-        self.certificates: Certificates | None = None
+        files = options.tls_files() if tls is None else None
+        self.certificates = Certificates(files) if files is not None else tls
         """Of TLS."""
         self._tls: TlsPort | None = None
-        files = options.tls_files()
-        if files is not None:
-            self.certificates = Certificates(files)
+        if self.certificates is not None:
             handshakes = Handshakes(self._loop, tls_handshakes, pools.handshakes)
             self._tls = TlsPort(self.certificates, handshakes, self._connections)
         self._listener: socket.socket | None = None
