@@ -130,6 +130,26 @@ def test_digests_of_confidential_plaintext_are_stated_only_where_that_is_allowed
     assert len(payload(only(receipts, ".vsa.json"))["subject"]) == (2 if allowed else 1)
 
 
+def test_a_bill_of_materials_that_the_model_brings_is_listed_and_passed_on(
+    new_loader: NewLoader, receipts: Path, model: Path, tmp_path: Path
+) -> None:
+    """Through an agent that writes every file again, in both trees."""
+    identity = X25519Identity.generate()
+    (tmp_path / "identity").write_text(identity.export())
+    (model / "1/model.py").rename(tmp_path / "plain")
+    encrypt_file(tmp_path / "plain", model / "1/model.py.age", [identity.recipient])
+    (model / "config.pbtxt").write_text(CONFIDENTIAL % (tmp_path / "identity", DIGEST))
+    bom = b'{"bomFormat":"CycloneDX","specVersion":"1.6","components":[]}'
+    (model / "bom.cdx.json").write_bytes(bom)
+    chain = new_loader(plaintext=True).load(open_source("m", str(model)))
+    chain.attest([1])
+    trees = payload(only(receipts, ".load.json"))["predicate"]["trees"]
+    listed = {"name": "bom.cdx.json", "digest": {"sha256": hashlib.sha256(bom).hexdigest()}}
+    assert listed in trees["model"]
+    assert listed in trees["served"]
+    assert chain.files.bytes("bom.cdx.json") == bom
+
+
 def test_the_line_of_the_audit_log_has_its_digest(new_loader: NewLoader, model: Path, tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.log")
     chain = new_loader(audit=log).load(open_source("m", str(model)))
