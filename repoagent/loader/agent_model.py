@@ -245,11 +245,11 @@ class EntryModel:
     ) -> Mapping[str, str]:
         downloads = self._load.downloads()
         files = downloads.listing(what, include, options or {}, allow) if isinstance(what, str) else what
-        found = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
+        found, fresh = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
         if isinstance(what, str):
             check_same(what, files, downloads.listing(what, include, options or {}, allow))
         if self.digests_wanted:
-            self._load.vouch(into, {path: digest.removeprefix("sha256:") for path, digest in found.items()})
+            self._load.vouch(into, {path: found[path].removeprefix("sha256:") for path in fresh})
         self._recorder.add(0, sum((into / path).stat().st_size for path in found), None, "")
         return found
 

@@ -80,11 +80,13 @@ class Downloads:
 
     def download(
         self, files: Sequence[RemoteFile], into: Path, options: Mapping[str, Any], allow: Sequence[str]
-    ) -> dict[str, str]:
+    ) -> tuple[dict[str, str], set[str]]:
+        """The digests of the files by path, and which of them were downloaded now: others came from the cache."""
         self._check_count(len(files), "the download")
         client = self.client(allow)
         opened: dict[str, Any] = {}
         wanted = [self._openable(file, client, (options, allow), opened) for file in files]
+        fresh: set[str] = set()
         if self.cache is not None:
             brought = self.cache.download(
                 wanted,
@@ -93,12 +95,14 @@ class Downloads:
                 cancelled=self.cancelled,
                 most=self.most,
                 offline=is_offline(),
+                fresh=fresh.add,
             )
         elif is_offline():
             raise UnavailableError(f"nothing can be downloaded: the server is offline ({OFFLINE_VARIABLE})")
         else:
             brought = bring_privately(wanted, into, progress=self.progress, cancelled=self.cancelled, most=self.most)
-        return {path: f"sha256:{digest}" for path, (digest, _) in brought.items()}
+            fresh = set(brought)
+        return {path: f"sha256:{digest}" for path, (digest, _) in brought.items()}, fresh
 
     def _openable(
         self,

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from repoagent.api import Agent, AgentModel
+from repoagent.api import Agent, AgentModel, RemoteFile
 from repoagent.errors import AgentRefusedError, InvalidArgumentError
 from repoagent.testing import AgentHarness, write_files
+from tests.file_server import FileServer
 
 GOOD, BAD = b"good" * 4096, b"evil" * 4096
 NAME = "1/model.bin"
@@ -88,6 +89,7 @@ def write_through_mapping(path: Path) -> None:
         mapped[:] = BAD
 
 
+CHAIN = b'{ name: "brings" }, { name: "judges" }'
 CHANGES = [write, write_and_set_times, swap, swap_directory, write_through_second_name, write_through_mapping]
 
 
@@ -313,3 +315,43 @@ def test_what_a_racing_thread_writes_leaves_no_digest_of_other_bytes(tmp_path: P
 
     assert run(tmp_path, model, {"asks": Asking()}).error is None
     assert [stated for stated, _ in found] == [right for _, right in found]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_the_cache_noted_of_a_file_at_an_earlier_load_is_not_vouched_for(damaged: bool, tmp_path: Path) -> None:
+    """A disk, or a crash of the machine, may have changed it since: the guard behind the download is to see that."""
+
+    class Bringing(Agent):
+        api_version = 1
+
+        def __init__(self) -> None:
+            self.loads = 0
+
+        def load(self, model: AgentModel) -> None:
+            self.loads += 1
+            file = RemoteFile(NAME, f"{server.url}/w", digest=f"sha256:{hashlib.sha256(GOOD).hexdigest()}")
+
+            def build(target: Path) -> None:
+                (target / NAME).parent.mkdir()
+                model.download([file], target, allow=[server.host])
+
+            model.update_location(model.cache.get_or_build(f"load {self.loads}", build))
+
+    model = write_files(tmp_path / "m", {"config.pbtxt": b"model_repository_agents { agents [ %s ] }" % CHAIN})
+    with (
+        FileServer({"/w": GOOD}) as server,
+        AgentHarness(tmp_path / "harness", {"brings": Bringing(), "judges": Judging()}) as harness,
+    ):
+        first = harness.run(model)
+        assert first.error is None
+        assert first.report.entries[1].actions[0].bytes_read == 0, "what was just downloaded was hashed on the way"
+        if damaged:
+            for blob in tmp_path.glob(f"**/blobs/{hashlib.sha256(GOOD).hexdigest()}"):
+                blob.chmod(0o600)
+                blob.write_bytes(BAD)
+                blob.chmod(0o400)
+        second = harness.run(model)
+    if damaged:
+        refused(second)
+    else:
+        assert second.error is None

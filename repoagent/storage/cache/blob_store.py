@@ -75,12 +75,20 @@ class BlobStore:
         return all(path.is_dir() for path in (self._blobs, self._parts, self._known))
 
     def place(
-        self, file: RemoteFile, target: Path, context: DownloadContext, *, most: int, offline: bool = False
+        self,
+        file: RemoteFile,
+        target: Path,
+        context: DownloadContext,
+        *,
+        most: int,
+        offline: bool = False,
+        fresh: Callable[[str], object] = lambda _path: None,
     ) -> tuple[str, int]:
         """Put ``file`` at ``target``, downloaded if it is not here; its SHA-256 and its size.
 
         ``target`` is a link to the blob within the cache, elsewhere a private copy. One process downloads a file
-        while others wait. Errors as in :func:`~repoagent.storage.transfer.download_file.download_file`, and:
+        while others wait. ``fresh`` gets the path of one whose bytes were hashed now: others are known by what was
+        noted of them. Errors as in :func:`~repoagent.storage.transfer.download_file.download_file`, and:
 
         Raises:
             UnavailableError: the file is not here, and ``offline``.
@@ -96,13 +104,15 @@ class BlobStore:
                 )
             with self._downloader(file, context) as lock:
                 name = self._name_of(file)  # perhaps another process has just brought it
-                fresh = name is None or not self._has(name, file.size)
-                if name is None or fresh:
-                    name = self._download(file, context, most)
+                missing, published = name is None or not self._has(name, file.size), False
+                if name is None or missing:
+                    name, published = self._download(file, context, most)
                 size = self._give(name, None, target)
                 lock.unlink()
             if size is not None:
-                context.count(0 if fresh else size)
+                context.count(0 if missing else size)
+                if published:
+                    fresh(file.path)
                 return name, size
 
     def spares(self) -> Iterator[Spare]:
@@ -165,7 +175,8 @@ class BlobStore:
             _copy(blob, target)
         return status.st_size
 
-    def _download(self, file: RemoteFile, context: DownloadContext, most: int) -> str:
+    def _download(self, file: RemoteFile, context: DownloadContext, most: int) -> tuple[str, bool]:
+        """The SHA-256 of what was brought, and whether the blob of that name is what was brought."""
         part = self._parts / _part_of(file)
         into = PartialFile(part, f"{_key_of(file)} {file.digest}", provable=bool(file.digest))
         try:
@@ -178,19 +189,22 @@ class BlobStore:
             raise
         finally:
             into.close()
-        self._publish(into.path, name, size)
+        published = self._publish(into.path, name, size)
         self._remember(file, name)
         remove_unfinished(part)
-        return name
+        return name, published
 
-    def _publish(self, data: Path, name: str, size: int) -> None:
+    def _publish(self, data: Path, name: str, size: int) -> bool:
+        """Whether ``data`` is the blob now: not if there was one of that name."""
         data.chmod(0o400)
         blob = self._blobs / name
         try:
             os.link(data, blob)
         except FileExistsError:
-            if blob.stat().st_size != size:  # damaged by a crash of the machine
-                os.replace(data, blob)
+            if blob.stat().st_size == size:
+                return False
+            os.replace(data, blob)  # damaged by a crash of the machine
+        return True
 
     def _remember(self, file: RemoteFile, name: str) -> None:
         if file.digest.startswith("sha256:") or not (file.digest or (file.key and file.tag)):

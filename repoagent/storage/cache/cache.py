@@ -161,18 +161,20 @@ class CacheScope:
         cancelled: Callable[[], bool] | None = None,
         most: int = NO_LIMIT,
         offline: bool = False,
+        fresh: Callable[[str], object] = lambda _path: None,
     ) -> dict[str, tuple[str, int]]:
         """Put ``files`` below the directory ``target``, downloaded if the cache has not got them yet.
 
         One process downloads a file while others wait. What a killed download left is continued. Within the cache
-        (a directory that :meth:`get_or_build` gave) the files are links, elsewhere private copies.
+        (a directory that :meth:`get_or_build` gave) the files are links, elsewhere private copies. ``fresh`` gets the
+        path of each that was downloaded now, perhaps from several threads.
 
         Returns and raises what :func:`~repoagent.storage.transfer.localize.download_files` does.
         """
         blobs = self._cache.open_store().blobs
 
         def place(file: RemoteFile, path: Path, context: DownloadContext) -> tuple[str, int]:
-            return blobs.place(file, path, context, most=most, offline=offline)
+            return blobs.place(file, path, context, most=most, offline=offline, fresh=fresh)
 
         return download_files(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
 
