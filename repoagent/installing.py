@@ -15,7 +15,7 @@ _BACKENDS: Final = {"llm": "repoagent-llm"}
 
 _FORMATS: Final = {
     "decoder": "repoagent-llm",
-    **dict.fromkeys(("catboost", "lightgbm", "mlflow", "sklearn", "skops", "xgboost"), "repoagent-convert"),
+    **dict.fromkeys(("catboost", "lightgbm", "mlflow", "pt2", "sklearn", "skops", "xgboost"), "repoagent-convert"),
 }
 """Formats of converters that packages of this project add."""
 

@@ -133,7 +133,18 @@ def test_every_python_program_imports_what_there_is_and_calls_it_with_known_argu
             assert target is None or not _unknown(target, keywords), f"{page}: {ast.unparse(call)}"
 
 
-_ONLY_FOR_TRAINING = {"catboost", "joblib", "keras", "lightgbm", "mlflow", "sklearn", "skops", "tensorflow", "xgboost"}
+_ONLY_FOR_TRAINING = {
+    "catboost",
+    "joblib",
+    "keras",
+    "lightgbm",
+    "mlflow",
+    "sklearn",
+    "skops",
+    "tensorflow",
+    "torch",
+    "xgboost",
+}
 """What trains and writes models, and no test needs."""
 
 

@@ -9,6 +9,12 @@ _FIRST_NAMES: Final = 300
 """The bytes from the start of an archive that have the name of its first member."""
 
 
+def is_pt2(head: bytes, tail: bytes) -> bool:
+    """Whether an archive states that it is one of ``torch.export.save``."""
+    names = head[:_FIRST_NAMES] + tail
+    return head[:4] == _ZIP and (b"archive_format" in names or b"serialized_exported_program" in names)
+
+
 class Framework:
     """A format that is known, and not converted here: opening it runs code, in an environment of gigabytes."""
 
@@ -37,21 +43,6 @@ class Framework:
         """Never asked."""
 
 
-class Pt2(Framework):
-    """A file of ``torch.export.save``."""
-
-    title = "a PyTorch program (.pt2)"
-    way = (
-        "run: python -c \"import torch; torch.onnx.export(torch.export.load('FILE'), (), dynamo=True)"
-        ".save('model.onnx', external_data=False)\""
-    )
-
-    def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
-        """Whether an archive states that it is one."""
-        names = head[:_FIRST_NAMES] + tail
-        return head[:4] == _ZIP and (b"archive_format" in names or b"serialized_exported_program" in names)
-
-
 class TorchScript(Framework):
     """A file of ``torch.jit.save``."""
 
@@ -63,7 +54,7 @@ class TorchScript(Framework):
 
     def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
         """Whether an archive has code."""
-        return head[:4] == _ZIP and b"constants.pkl" in tail and not Pt2().recognizes_ends(head, tail)
+        return head[:4] == _ZIP and b"constants.pkl" in tail and not is_pt2(head, tail)
 
 
 class StateDict(Framework):
@@ -81,5 +72,5 @@ class StateDict(Framework):
 
     def recognizes_ends(self, head: bytes, tail: bytes) -> bool:
         """Whether an archive has a pickle, and no code."""
-        others = Pt2().recognizes_ends(head, tail) or TorchScript().recognizes_ends(head, tail)
+        others = is_pt2(head, tail) or TorchScript().recognizes_ends(head, tail)
         return head[:4] == _ZIP and b"/data.pkl" in head[:_FIRST_NAMES] + tail and not others

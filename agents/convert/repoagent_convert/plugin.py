@@ -14,7 +14,7 @@ def register_converters() -> Mapping[tuple[str, str], str]:
         ("lightgbm", "onnx"): "repoagent_convert.trees.lightgbm:LightgbmConverter",
         ("mlflow", "onnx"): "repoagent_convert.tables.mlflow:MlflowConverter",
         ("mlflow", "python"): "repoagent_convert.tables.pyfunc:PyfuncConverter",
-        ("pt2", "onnx"): "repoagent_convert.frameworks:Pt2",
+        ("pt2", "onnx"): "repoagent_convert.networks.pt2:Pt2Converter",
         ("savedmodel", "onnx"): "repoagent_convert.networks.tensorflow:SavedModelConverter",
         ("sklearn", "onnx"): "repoagent_convert.tables.sklearn:SklearnConverter",
         ("skops", "onnx"): "repoagent_convert.tables.sklearn:SkopsConverter",

@@ -27,9 +27,13 @@ def archive(*names: str) -> bytes:
     return file.getvalue()
 
 
+PT2 = (
+    "'pt2' run code .* --allow-code-conversion; the conversion from 'pt2' needs torch, onnxscript; .*"
+    "--converter-environment pt2=DIR; or convert it .*torch.export.load"
+)
 FILES = {
-    "pt2": (archive("m/archive_format", "m/models/model.json", "m/data/weights/data.pkl"), "torch.export.load"),
-    "pt2 of 2.5": (archive("serialized_exported_program.json", "version"), "torch.export.load"),
+    "pt2": (archive("m/archive_format", "m/models/model.json", "m/data/weights/data.pkl"), PT2),
+    "pt2 of 2.5": (archive("serialized_exported_program.json", "version"), PT2),
     "torchscript": (archive("m/data.pkl", "m/code/m.py", "m/constants.pkl"), "TorchScript.*lacks the example inputs"),
     "state dict": (archive("m/data.pkl", "m/data/0", "m/version"), "a file of torch.save.*no graph"),
     "many weights": (

@@ -40,6 +40,8 @@ class Tensor:
     """The type of NumPy; ``object`` for texts."""
     most: int = 0
     """Whole numbers below this one are what it takes; 0 where that is not known."""
+    inner: str = ""
+    """What the graph that was made calls an input, where that is not ``input_0`` and so on."""
 
 
 class NetworkConverter(FileConverter):
@@ -53,7 +55,14 @@ class NetworkConverter(FileConverter):
 
 
 def written(
-    job: ConversionJob, graph: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ask: Asking, title: str
+    job: ConversionJob,
+    graph: Any,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    ask: Asking,
+    title: str,
+    requests: "Sequence[Sequence[Array]] | None" = None,
+    most_rows: int = LARGEST_BATCH,
 ) -> Product:
     """Write the model that a framework made, with tensors of these names and shapes, once it answers as ``ask`` does.
 
@@ -64,6 +73,8 @@ def written(
         outputs: The outputs.
         ask: Its framework.
         title: What the report calls that.
+        requests: What both are asked; random ones without it.
+        most_rows: How many rows a request may have, where they are a batch.
 
     Raises:
         InternalError: they answer differently.
@@ -73,7 +84,7 @@ def written(
     model = renamed(graph, inputs, outputs)
     content = model.SerializeToString()
     job.progress(0, None, "comparing")
-    note, ranks, has_batches = compared(content, inputs, outputs, ask, title)
+    note, ranks, has_batches = compared(content, inputs, outputs, ask, title, requests)
     if any(one.shape is None for one in outputs):
         found = [one if one.shape is not None else replace(one, shape=(None,) * ranks.get(number, 1))
                  for number, one in enumerate(outputs)]  # fmt: skip
@@ -84,7 +95,7 @@ def written(
         name: described(place, batch=has_batches)
         for name, place in (("inputs", model.graph.input), ("outputs", model.graph.output))
     }
-    return Product({**tensors, "batch": LARGEST_BATCH if has_batches else 0}, (note,))
+    return Product({**tensors, "batch": most_rows if has_batches else 0}, (note,))
 
 
 def refuse_unknown(model: Any) -> None:
@@ -109,17 +120,20 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 def renamed(graph: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Any:
     """``graph`` between tensors of these names and shapes. See :func:`written`."""
-    from onnx import TensorProto, compose, helper
+    from onnx import TensorProto, helper
 
     found = len(graph.graph.output)
     if found != len(outputs):
         raise UnsupportedError(f"cannot be converted to ONNX: the graph has {found} outputs instead of {len(outputs)}")
-    inner = compose.add_prefix(graph, "model/")
+    inner = type(graph)()
+    inner.CopyFrom(graph)
+    del inner.metadata_props[:]
     body = inner.graph
+    _prefix(body)
     types = {one.name: one.type.tensor_type.elem_type for one in (*body.input, *body.output)}
     given, before, answers, after = [], [], [], []
     for number, one in enumerate(inputs):
-        old = f"model/input_{number}"
+        old = f"model/{one.inner or f'input_{number}'}"
         kind = types.get(old) or helper.np_dtype_to_tensor_dtype(_dtype(one.kind))
         given.append(helper.make_tensor_value_info(one.name, kind, _dims(one)))
         if old in types:
@@ -136,6 +150,25 @@ def renamed(graph: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     return inner
 
 
+def _prefix(body: Any) -> None:
+    """Give the names in a graph a prefix; what a framework notes there of a program's source does not stay.
+
+    That of the package onnx leaves out what the branches of an ``If`` take from outside.
+    """
+    del body.metadata_props[:], body.value_info[:]
+    for part in (*body.node, *body.initializer, *body.input, *body.output):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for part in (*body.initializer, *body.input, *body.output):
+        part.name = f"model/{part.name}"
+    for node in body.node:
+        for names in (node.input, node.output):
+            names[:] = [name and f"model/{name}" for name in names]
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                _prefix(inner)
+
+
 def _dims(tensor: Tensor) -> list[int | str | None] | None:
     if tensor.shape is None:
         return None
@@ -149,7 +182,12 @@ def _dtype(kind: str) -> Any:
 
 
 def compared(
-    content: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ask: Asking, title: str
+    content: bytes,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    ask: Asking,
+    title: str,
+    requests: "Sequence[Sequence[Array]] | None" = None,
 ) -> tuple[str, dict[int, int], bool]:
     """What the report states, the ranks of the answers, and whether the first dimension of all tensors is of rows.
 
@@ -159,21 +197,45 @@ def compared(
     """
     has_batches = all(one.shape is None or one.shape[:1] == (None,) for one in (*inputs, *outputs))
     run, reason = _session(content), ""
-    for sizes, whole, most in product(_SIZES, (False, True), (100, 2)):
+    drawn = (_requests(inputs, *how) for how in product(_SIZES, (False, True), (100, 2)))
+    for tried in drawn if requests is None else (requests,):
         comparison, reason = _Comparison([], has_batches), ""
+        first: tuple[Sequence[Array], Sequence[Array]] | None = None
         end = time.monotonic() + _SECONDS
-        for rows in _requests(inputs, sizes, whole, most):
+        for rows in tried:
             try:
                 wanted = ask(rows)
             except Exception as error:  # whatever a framework of others raises of rows that it does not take
                 reason = public_error(error)[:200]
                 break
             comparison.take(run(rows), wanted, len(rows[0]) if rows and rows[0].ndim else 1)
+            first = first or (rows, wanted)
             if time.monotonic() > end:
                 break
-        if comparison.rows and not reason:
-            return comparison.result(outputs, title), comparison.ranks, comparison.has_batches
+        if first is not None and not reason:
+            note = comparison.result(outputs, title)
+            return note, comparison.ranks, comparison.has_batches and _rows_stand_alone(run, *first)
     return f"not compared: {title} does not take the rows: {reason}", {}, has_batches
+
+
+def _rows_stand_alone(run: Asking, rows: "Sequence[Array]", wanted: "Sequence[Array]") -> bool:
+    """Whether the first and the last row have the answers that they have among others: else they are not a batch."""
+    import numpy as np
+
+    if len({len(one) for one in rows}) > 1:
+        return False
+    answers = [np.asarray(one) for one in wanted]
+    numbers = [np.where(one != one, 0, one).ravel() for one in answers]
+    scale = {number: (one, one) for number, one in enumerate(numbers)}
+    for place in (slice(0, 1), slice(-1, None)):
+        alone = _Comparison([], True, dict(scale))
+        try:
+            alone.take(run([one[place] for one in rows]), [one[place] for one in answers], 1)
+        except UnsupportedError:
+            return False
+        if alone.wrong:
+            return False
+    return True
 
 
 @dataclass

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 ROWS: Final = 256
 """How many rows a conversion is compared on."""
 _TOLERANCE: Final = 1e-4
-_CLOSE: Final = 1e-6
+_HALF_TOLERANCE: Final = 1e-2
+_MASK: Final = 1e8
+"""Numbers from here on may stand for infinity, and do not show how large the others are."""
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "repoagent": {name: name for name in ("input", "prediction", "label", "probabilities", "scores")},
     "triton-fil": {"input": "input__0", "prediction": "output__0", "probabilities": "output__0"},
@@ -44,10 +46,12 @@ def closeness(found: "npt.NDArray[Any]", wanted: "npt.NDArray[Any]") -> "tuple[f
     """The largest difference between numbers, and which of them are small beside their numbers."""
     import numpy as np
 
+    tolerance = _HALF_TOLERANCE if np.asarray(found).dtype == np.float16 else _TOLERANCE
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     size = np.abs(wanted)
-    differences = np.abs(found - wanted)
+    usual = size[size < _MASK]
     with np.errstate(invalid="ignore"):
-        allowed = _TOLERANCE * np.maximum(size, np.median(size)) + _CLOSE * size.max()
-    is_close = (found == wanted) | (differences <= allowed)
+        differences = np.where(found == wanted, 0, np.abs(found - wanted))
+        allowed = tolerance * (np.maximum(size, np.median(usual) if usual.size else 0) + usual.max(initial=0) / 100)
+        is_close = (found == wanted) | (np.isfinite(wanted) & (differences <= allowed))
     return float(np.nan_to_num(differences, nan=0.0 if is_close.all() else np.inf).max()), is_close
