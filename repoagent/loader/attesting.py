@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repoagent.api.attesting import Attestation, AttestedLoad, Attestor, AttestorOptions
+from repoagent.api.report import LoadReport
 from repoagent.beneath import walk_beneath
 from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.plugins import PluginManager
-from repoagent.loader.report import LoadReport
 from repoagent.public_text import public_values
 from repoagent.storage.workspaces.private import check_parents
 

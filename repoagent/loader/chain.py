@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repoagent.api.attesting import Attestation
 from repoagent.api.hooks import LoadEvent
-from repoagent.api.report import Action
+from repoagent.api.report import Action, LoadReport
 from repoagent.config import ModelConfig, check
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.loader.agent_pool import AgentPool, reason_of
@@ -18,7 +18,7 @@ from repoagent.loader.attesting import LoadReceipt, tree_digests
 from repoagent.loader.chain_entry import ChainEntry, Lifecycle, State, open_entry
 from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
-from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.loader.report import ReportBuilder
 from repoagent.loader.shared_read import SharedRead
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.repositories.sources import MemorySource, ModelSource

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from repoagent.api.hooks import LoadEvent
+from repoagent.api.report import LoadReport
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
@@ -25,7 +26,7 @@ from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocatio
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
-from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.loader.report import ReportBuilder
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource

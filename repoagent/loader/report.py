@@ -7,8 +7,6 @@ from typing import Any
 
 from repoagent.api.report import ActionReport, EntryReport, LoadReport, amount_text
 
-__all__ = ["ActionReport", "EntryRecorder", "EntryReport", "LoadReport", "ReportBuilder"]
-
 
 class EntryRecorder:
     """Collects the calls of one entry. Agents may report from threads of their own, so it is locked."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["register_commands", "register_key_providers"]
-
 
 @hookimpl
 def register_key_providers() -> Mapping[str, str]:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from repoagent.api.hooks import CommandSpec, hookimpl
 
-__all__ = ["register_commands"]
-
 
 @hookimpl
 def register_commands() -> Mapping[str, CommandSpec]:

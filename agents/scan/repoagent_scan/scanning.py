@@ -117,7 +117,7 @@ class _Scan:
             progress(done + 1, len(paths))
         for path in sorted(self._formats):
             self._judge(path, self._formats[path])
-        return Scanned(self._findings, Counter(self._counted()), self._bytes)
+        return Scanned(self._findings, Counter(format_.value for format_ in self._formats.values()), self._bytes)
 
     def _check_cancelled(self) -> None:
         if self._cancelled():
@@ -197,9 +197,6 @@ class _Scan:
                 check_covered(data, self._named[path])
         except (MalformedError, UnsafePathError) as error:
             self._find(path, str(error), _passing(path))
-
-    def _counted(self) -> Iterator[str]:
-        return (format_.value for format_ in self._formats.values())
 
     def _find(self, path: str, reason: str, remedy: str = "") -> None:
         self._findings.append(Finding(path, reason, remedy))

@@ -1,6 +1,6 @@
 """Sign a model directory with a key, or with a key and its certificates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,12 +49,9 @@ def sign(
     how: Serialization,
     *,
     signature: str = "",
-    cancelled: Callable[[], bool] = lambda: False,
-    progress: Progress = lambda _done, _total: None,
 ) -> bytes:
     """The bundle of the model below ``root``, signed by ``identity``. See :func:`statement_of`."""
-    statement = statement_of(root, how, signature=signature, cancelled=cancelled, progress=progress)
-    return sign_statement(statement, identity)
+    return sign_statement(statement_of(root, how, signature=signature), identity)
 
 
 def statement_of(
@@ -62,7 +59,6 @@ def statement_of(
     how: Serialization,
     *,
     signature: str = "",
-    cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
 ) -> bytes:
     """What is signed of the model below ``root``.
@@ -71,7 +67,6 @@ def statement_of(
         root: The model.
         how: The algorithm, the size of ranges, whether links are followed, and paths that are left out.
         signature: Where the bundle will lie, below ``root``; it does not cover itself. Empty: elsewhere.
-        cancelled: Asked between pieces of a file.
         progress: Called with bytes done and bytes in all.
 
     Raises:
@@ -84,7 +79,7 @@ def statement_of(
     if not resources:
         raise InvalidArgumentError(f"{root} has no file to sign")
     resources.sort(key=lambda item: item.name)
-    digests = digests_of(root, resources, how, cancelled=cancelled, progress=progress)
+    digests = digests_of(root, resources, how, progress=progress)
     signed = tuple(
         Resource(item.path, digest, item.start, item.end) for item, digest in zip(resources, digests, strict=True)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from repoagent.api import FileRange, InvalidArgumentError, digest_ranges, walk_beneath
-from repoagent_verify.manifest import DEFAULT_IGNORED, Resource, Serialization, VerificationError
+from repoagent_verify.manifest import Resource, Serialization, VerificationError
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -38,11 +38,6 @@ class Ignored:
         """Whether ``path`` is one of the paths, or below one."""
         parts = path.split("/")
         return any("/".join(parts[:count]) in self._paths for count in range(1, len(parts) + 1))
-
-    @classmethod
-    def by_default(cls, paths: Iterable[str] = ()) -> "Ignored":
-        """``paths`` and those that the specification ignores."""
-        return cls((*DEFAULT_IGNORED, *paths))
 
 
 def list_files(root: Path, ignored: Ignored, *, allow_symlinks: bool) -> list[File]:

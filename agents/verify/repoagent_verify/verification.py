@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repoagent_verify.bundle import read_bundle
-from repoagent_verify.manifest import Manifest, Resource, VerificationError
+from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, VerificationError
 from repoagent_verify.signatures import Signer, verify_signature
 from repoagent_verify.statement import read_statement
 from repoagent_verify.tree import File, Ignored, Progress, WholeFiles, digests_of, list_files
@@ -33,7 +33,7 @@ class Coverage:
         named = (*self.unsigned, self.signature) if self.signature else self.unsigned
         if self.strict:
             return Ignored(named)
-        return Ignored.by_default((*named, *manifest.serialization.ignore_paths))
+        return Ignored((*DEFAULT_IGNORED, *named, *manifest.serialization.ignore_paths))
 
 
 @dataclass(frozen=True, slots=True)

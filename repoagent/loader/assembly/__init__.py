@@ -23,8 +23,6 @@ from repoagent.storage.cache.cache import Cache
 from repoagent.storage.secrets.keys import resolve_key
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
-__all__ = ["LoaderOptions", "open_loader"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:

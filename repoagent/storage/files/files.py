@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from repoagent.beneath import Watched, list_beneath, open_beneath, status_beneath
+from repoagent.beneath import Watched, list_beneath, open_beneath, relative_parts, status_beneath
 from repoagent.errors import NotFoundError, UnavailableError
 from repoagent.storage.paths.faults import full_disk, storage_faults
-from repoagent.storage.paths.names import check_tree, join_inside, relative_parts
+from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.repositories.sources import ModelSource
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})

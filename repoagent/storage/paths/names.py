@@ -13,19 +13,6 @@ from typing import Final
 from repoagent.beneath import relative_parts, shown
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = [
-    "NAME_BYTES",
-    "check_component",
-    "check_model_directory",
-    "check_model_name",
-    "check_tree",
-    "file_label",
-    "is_text",
-    "join_inside",
-    "object_parts",
-    "relative_parts",
-]
-
 NAME_BYTES: Final = 255
 """Of one name, on every filesystem of Linux."""
 _NOT_ON_A_LINE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})

@@ -1,15 +1,17 @@
 """From text to identities and recipients: what an identity file or a recipients file holds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.pyrage_keys import ForeignIdentity, ForeignRecipient, is_foreign_recipient
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
+
+_Kind = TypeVar("_Kind")
 
 _SSH: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s")
 _SECRET: Final = re.compile(r"AGE-SECRET-KEY-|AGE-PLUGIN-|-----BEGIN", re.IGNORECASE)
@@ -58,12 +60,7 @@ def parse_identities(data: bytes, source: str) -> Identities:
     """
     if _SSH.match(data):
         return Identities(foreign=(ForeignIdentity.ssh(data, source),))
-    found = Identities()
-    for number, line in _lines(data, source):
-        try:
-            found += _parse_identity(line)
-        except InvalidKeyError as error:
-            raise InvalidKeyError(f"{source}, line {number}: {error}") from None
+    found = sum(_parsed(data, source, _parse_identity), Identities())
     if not found:
         raise InvalidKeyError(f"{source} holds no identity; expected a line AGE-SECRET-KEY-1...")
     return found
@@ -75,12 +72,7 @@ def parse_recipients(data: bytes, source: str) -> Recipients:
     Raises:
         InvalidKeyError: a line is no recipient, or there is none.
     """
-    found = Recipients()
-    for number, line in _lines(data, source):
-        try:
-            found += _parse_recipient(line)
-        except InvalidKeyError as error:
-            raise InvalidKeyError(f"{source}, line {number}: {error}") from None
+    found = sum(_parsed(data, source, _parse_recipient), Recipients())
     if not found:
         raise InvalidKeyError(f"{source} holds no recipient; expected a line age1...")
     return found
@@ -118,10 +110,15 @@ def _parse_recipient(line: str) -> Recipients:
     raise InvalidKeyError("not a recipient; expected age1..., age1pq1... or ssh-...")
 
 
-def _lines(data: bytes, source: str) -> Iterable[tuple[int, str]]:
+def _parsed(data: bytes, source: str, parse: Callable[[str], _Kind]) -> Iterator[_Kind]:
+    """What ``parse`` makes of each line that is not empty or a comment."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidKeyError(f"{source} is not a text of age keys") from None
-    stripped = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [(number, line) for number, line in stripped if line and not line.startswith("#")]
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if line and not line.startswith("#"):
+            try:
+                yield parse(line)
+            except InvalidKeyError as error:
+                raise InvalidKeyError(f"{source}, line {number}: {error}") from None

@@ -11,19 +11,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from repoagent_decrypt.age.primitives.encoding import b64decode
 from repoagent_decrypt.age.primitives.errors import HeaderError
 
-__all__ = [
-    "FILE_KEY_BYTES",
-    "FileKey",
-    "Identity",
-    "Recipient",
-    "Stanza",
-    "check_body",
-    "first_key",
-    "open_file_key",
-    "seal_file_key",
-    "share_of",
-]
-
 FILE_KEY_BYTES: Final = 16
 _SEALED_BYTES: Final = FILE_KEY_BYTES + 16
 _NONCE: Final = bytes(12)
