@@ -27,7 +27,6 @@ from repoagent.storage.transfer.streams import (
     DownloadContext,
     RemoteFile,
     WrongDigestError,
-    digest_of,
     fsspec_opener,
     web_opener,
 )
@@ -35,6 +34,7 @@ from repoagent.web import Hosts, WebClient
 from tests.file_server import FileServer, Request
 from tests.hostile.conftest import SECRET, NewCore, Swap
 from tests.onnx_models import floats, model_bytes
+from tests.storage.digests import digest_of
 
 CONFIG = """
 backend: "onnxruntime" name: "m"

@@ -16,7 +16,6 @@ from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, li
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.transfer.localize import (
     NO_LIMIT,
-    WORKERS,
     Cancelled,
     Progress,
     check_unchanged,
@@ -156,7 +155,6 @@ class CacheScope:
         files: Sequence[RemoteFile],
         target: Path,
         *,
-        workers: int = WORKERS,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
         most: int = NO_LIMIT,
@@ -176,7 +174,7 @@ class CacheScope:
         def place(file: RemoteFile, path: Path, context: DownloadContext) -> tuple[str, int]:
             return blobs.place(file, path, context, most=most, offline=offline, fresh=fresh)
 
-        return download_files(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
+        return download_files(files, target, place, progress=progress, cancelled=cancelled)
 
     def close(self) -> None:
         """Let go of everything; again is fine, and so is using the scope afterwards."""

@@ -22,7 +22,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -39,13 +38,6 @@ logger = logging.getLogger(__name__)
 
 def name_of(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    last_use: int
-    name: str
-    size: int
 
 
 class CacheStore:
@@ -138,7 +130,7 @@ class CacheStore:
         surplus = sum(one.size for one in self._kept()) + self.blobs.size() - quota
         in_use: set[str] = set()
         while surplus > 0:
-            results = list(self._results())
+            results = self._kept()
             kept = {one.name for one in results}
             spares = [one for one in (*results, *self.blobs.spares()) if one.name not in in_use]
             if not spares:
@@ -153,21 +145,18 @@ class CacheStore:
                 if one.name in kept:
                     break  # It may leave blobs that no one uses, and that were used before the others.
 
-    def _results(self) -> Iterator[Spare]:
-        for one in self._kept():
-            yield Spare(one.name, one.last_use, one.size, partial(self._evict, one.name))
-
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[Spare]:
+        """All finished results."""
         names = [name for name in os.listdir(self._objects) if not name.startswith(".")]
         return [one for name in names if (one := self._describe(name)) is not None]
 
-    def _describe(self, name: str) -> _Kept | None:
+    def _describe(self, name: str) -> Spare | None:
         meta = self._meta / name
         try:
             size = meta.read_text() if meta.exists() else ""
             if not size.isdecimal():  # lost; without it the object would count for nothing and never go
                 meta.write_text(size := str(tree_size(self._objects / name, shared=False)))
-            return _Kept(meta.stat().st_mtime_ns, name, int(size))
+            return Spare(name, meta.stat().st_mtime_ns, int(size), partial(self._evict, name))
         except FileNotFoundError:  # removed by another process
             return None
 

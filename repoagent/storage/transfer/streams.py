@@ -47,13 +47,6 @@ class Digester:
         return self._states["sha256"].hexdigest()
 
 
-def digest_of(content: bytes, algorithm: str = "sha256") -> str:
-    """The digest of some bytes, in the form that :func:`check_digest` accepts."""
-    digester = Digester(f"{algorithm}:", len(content))
-    digester.update(memoryview(content))
-    return f"{algorithm}:{digester._states[algorithm].hexdigest()}"
-
-
 def check_digest(text: str, what: str) -> str:
     """``text`` if it is a digest.
 

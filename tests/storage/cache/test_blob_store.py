@@ -12,10 +12,11 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.storage.cache.blob_store import BlobStore, Spare
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer.partial_file import CHUNK
-from repoagent.storage.transfer.streams import SEGMENT, RemoteFile, digest_of, web_opener
+from repoagent.storage.transfer.streams import SEGMENT, RemoteFile, web_opener
 from repoagent.web import Hosts, WebClient
 from tests.extent import in_full
 from tests.file_server import FileServer, Request
+from tests.storage.digests import digest_of
 
 BIG = os.urandom(2 * SEGMENT + 4321)
 Files = dict[str, bytes]

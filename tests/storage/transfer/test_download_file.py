@@ -8,9 +8,10 @@ import pytest
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
-from repoagent.storage.transfer.streams import SEGMENT, DownloadContext, RemoteFile, digest_of, web_opener
+from repoagent.storage.transfer.streams import SEGMENT, DownloadContext, RemoteFile, web_opener
 from repoagent.web import Hosts, WebClient
 from tests.file_server import FileServer, Request
+from tests.storage.digests import digest_of
 
 CONTENT = os.urandom(3 * SEGMENT + 12345)
 NO_LIMIT = 1 << 40
