@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -33,10 +33,7 @@ _SHOWN: Final = (
 def print_version() -> None:
     """Print the versions of repoagent and of the libraries that it uses."""
     for name in _SHOWN:
-        try:
-            click.echo(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            click.echo(f"{name} (not installed)")
+        click.echo(f"{name} {_version(name) or '(not installed)'}")
 
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked at
@@ -56,9 +53,6 @@ class Finding:
     found: str
     remedy: str = ""
     """What to do about it; empty if there is nothing to do."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def examine() -> list[Finding]:
@@ -196,7 +190,7 @@ def doctor(as_json: bool) -> None:
     """
     findings = examine()
     if as_json:
-        click.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
         return
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:

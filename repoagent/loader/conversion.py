@@ -218,7 +218,7 @@ class LoadConversion:
             move(directory, target)
             self._load.vouch(target, self._made)
         finally:
-            self._load.remove_directory(directory)
+            self._load.directories.remove(directory)
         return f"built, not kept: {reason}", written
 
     def _not_kept(self) -> str | None:
@@ -316,7 +316,7 @@ class LoadConversion:
                 seconds=self._load.services.limits.build_seconds,
             )
         finally:
-            self._load.remove_directory(scratch)
+            self._load.directories.remove(scratch)
 
 
 def _size_of(directory: Path) -> int:

@@ -170,7 +170,7 @@ class LoadContext:
     @property
     def private(self) -> bool:
         """Whether the model is where no one but this program changes anything."""
-        return not self.place.source.is_remote and self._is_private(Path(self.place.source.root))
+        return not self.place.source.is_remote and self.holds(Path(self.place.source.root))
 
     def check_cancelled(self) -> None:
         """Raise ``CancelledError`` if no one waits any more."""
@@ -251,7 +251,7 @@ class LoadContext:
             UnavailableError: the configuration file changed between the start of the load and the copy.
         """
         source = self.place.source
-        if not source.is_remote and self._is_private(Path(source.root)):
+        if not source.is_remote and self.holds(Path(source.root)):
             return None
         path, size = self._private_copy(source, hashed, agent)
         copied = self.local_source(path)
@@ -278,10 +278,6 @@ class LoadContext:
         """A new, empty private directory of this load; its owner removes it when it is not needed any more."""
         return self.directories.get(f"{label}-{next(self._numbers)}")
 
-    def remove_directory(self, path: Path) -> None:
-        """Remove one of the private directories now."""
-        self.directories.remove(path)
-
     @property
     def confidential(self) -> bool:
         """Whether the plaintext of this load stays in memory."""
@@ -289,7 +285,8 @@ class LoadContext:
 
     def holds(self, path: Path) -> bool:
         """Whether ``path`` is where no one but this program changes anything."""
-        return self._is_private(path)
+        cache, place = self.services.cache, path.resolve()  # an agent may have put a link there
+        return self.directories.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
 
     def vouch(self, root: Path, digests: Mapping[str, str]) -> None:
         """Keep SHA-256 of files that this program wrote beneath ``root``, by path, if no one else can write there."""
@@ -297,10 +294,6 @@ class LoadContext:
             for path, digest in digests.items():
                 state = file_state(status_beneath(root, path, follow=False))
                 self.digests.keep_steady(root, path, state, {"sha256": digest})
-
-    def _is_private(self, path: Path) -> bool:
-        cache, place = self.services.cache, path.resolve()  # an agent may have put a link there
-        return self.directories.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
 
     def _private_copy(self, source: ModelSource, hashed: bool, agent: str) -> tuple[Path, int]:
         if source.is_remote:
