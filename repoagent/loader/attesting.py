@@ -9,14 +9,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from repoagent.api.attesting import Attestation, AttestedLoad, Attestor, AttestorOptions
 from repoagent.api.report import LoadReport
 from repoagent.beneath import walk_beneath
 from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
-from repoagent.loader.discovery import AgentInfo
+from repoagent.loader.discovery import AgentInfo, AgentRegistry
 from repoagent.loader.plugins import PluginManager
 from repoagent.public_text import public_values
 from repoagent.storage.workspaces.private import check_parents
@@ -44,17 +44,13 @@ class AttestSettings:
     """Whether answers to requests name the receipt of what answered."""
 
 
-class _Finds(Protocol):
-    def find(self, name: str) -> AgentInfo: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Attesting:
     """Makes the receipts of a loader. Safe to use from any thread."""
 
     attestor: Attestor
     settings: AttestSettings
-    agents: _Finds
+    agents: AgentRegistry
     rule: Callable[[str], Mapping[str, Any]]
     """The policy, and which of its rules is for a model; empty without one."""
 
@@ -85,7 +81,7 @@ def open_attesting(
     settings: AttestSettings,
     key: bytes,
     plugins: PluginManager,
-    agents: _Finds,
+    agents: AgentRegistry,
     rule: Callable[[str], Mapping[str, Any]],
 ) -> Attesting:
     """What makes receipts by ``settings``, with the plug-in that is installed for it.

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from repoagent.beneath import read_small_file
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
@@ -22,13 +22,6 @@ KeyProvider = Callable[[str], bytes]
 
 Raises ``NotFoundError`` if it leads nowhere; no message may hold the secret.
 """
-
-
-@runtime_checkable
-class _CancellableProvider(Protocol):
-    """A key provider that can stop when no one waits for the key any more."""
-
-    def resolve(self, uri: str, cancelled: Callable[[], bool]) -> bytes: ...
 
 
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(.+)", re.DOTALL)
@@ -70,7 +63,7 @@ def resolve_key(uri: str, providers: Mapping[str, KeyProvider], cancelled: Calla
             "not repeated here, for it may be the key itself, which must never be a parameter)"
         )
     try:
-        return provider.resolve(uri, cancelled) if isinstance(provider, _CancellableProvider) else provider(uri)
+        return provider.resolve(uri, cancelled) if isinstance(provider, _CommandProvider) else provider(uri)
     except RepoAgentError:
         raise
     except Exception as error:
@@ -109,30 +102,26 @@ def _refuse_command(_uri: str) -> bytes:
 
 
 class _CommandProvider:
-    """``exec:``, the output of a program."""
+    """``exec:``, the output of a program, which is killed when no one waits for the key any more."""
 
     def __call__(self, uri: str) -> bytes:
         return self.resolve(uri, _never)
 
     def resolve(self, uri: str, cancelled: Callable[[], bool]) -> bytes:
-        return _from_command(uri, cancelled)
-
-
-def _from_command(uri: str, cancelled: Callable[[], bool]) -> bytes:
-    argv = _split(uri.partition(":")[2])
-    # The arguments may hold a credential of their own: only the program is named.
-    what = f"the program '{argv[0]}' of the key reference exec:"
-    try:
-        done = run_program(argv, timeout=_EXEC_SECONDS, cancelled=cancelled, capture_errors=False)
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{what} did not end within {_EXEC_SECONDS:.0f} seconds, and was killed") from None
-    except FileNotFoundError:
-        raise NotFoundError(f"{what} does not exist") from None
-    except OSError as error:
-        raise UnavailableError(f"{what} cannot be run: {error.strerror}") from None
-    if done.returncode != 0:
-        raise InternalError(f"{what} ended with status {done.returncode}; its stderr is in the server's")
-    return done.stdout
+        argv = _split(uri.partition(":")[2])
+        # The arguments may hold a credential of their own: only the program is named.
+        what = f"the program '{argv[0]}' of the key reference exec:"
+        try:
+            done = run_program(argv, timeout=_EXEC_SECONDS, cancelled=cancelled, capture_errors=False)
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(f"{what} did not end within {_EXEC_SECONDS:.0f} seconds, and was killed") from None
+        except FileNotFoundError:
+            raise NotFoundError(f"{what} does not exist") from None
+        except OSError as error:
+            raise UnavailableError(f"{what} cannot be run: {error.strerror}") from None
+        if done.returncode != 0:
+            raise InternalError(f"{what} ended with status {done.returncode}; its stderr is in the server's")
+        return done.stdout
 
 
 def _split(command: str) -> list[str]:
