@@ -12,11 +12,10 @@ from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.loading import (
     loader_flags,
     open_model,
-    opened_audit,
+    open_options,
     quiet_tracebacks,
     require_unload,
     show_report,
-    take_loader_options,
 )
 from repoagent.cli.progress import shown_progress
 from repoagent.errors import InvalidArgumentError, RepoAgentError
@@ -110,17 +109,13 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     The agents run as for a load that is followed by an unload; nothing is served. Flags that `repoagent serve` has mean
     the same here. Exits 1 if the model is refused, or an agent fails in its unload.
     """
-    from repoagent.loader.assembly import LoaderOptions, open_loader
-    from repoagent.loader.plugins import PluginManager
-    from repoagent.sentinel import marked
+    from repoagent.loader.assembly import open_loader
 
     strict, settings = values.pop("disable_auto_complete_config"), merge_settings(values.pop("backend_config"))
     examined: list[_Examined] = []
     quiet_tracebacks()
     with ExitStack() as resources:
-        options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
-        resources.enter_context(marked())
-        plugins = resources.enter_context(PluginManager())
+        options, plugins = open_options(values, resources)
         source = open_model(model_dir, plugins.registry("filesystems"), options.limits)
         loader = open_loader(options, plugins, resources)
         interrupted = interrupt_flag()

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.audit import Audit
     from repoagent.limits import Limits
+    from repoagent.loader.assembly import LoaderOptions
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
+    from repoagent.loader.plugins import PluginManager
     from repoagent.storage import ModelSource
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -105,8 +107,24 @@ def loader_flags(command: _F) -> _F:
     return agent_flags(command)
 
 
-def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any]:
-    """Take the values of these flags, but for those of the audit log, as arguments of ``LoaderOptions``."""
+def open_options(values: dict[str, Any], resources: ExitStack) -> "tuple[LoaderOptions, PluginManager]":
+    """What these flags ask for, and the plug-ins, until ``resources`` is closed; processes started meanwhile end with
+    this one. The flags are taken out of ``values``.
+
+    Raises:
+        click.UsageError: one of them makes no sense without another.
+        RepoAgentError: the audit log cannot be opened, or a value is not valid.
+    """
+    from repoagent.loader.assembly import LoaderOptions
+    from repoagent.loader.plugins import PluginManager
+    from repoagent.sentinel import marked
+
+    options = LoaderOptions(**_loader_options(values, resources.enter_context(_opened_audit(values))))
+    resources.enter_context(marked())
+    return options, resources.enter_context(PluginManager())
+
+
+def _loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any]:
     from repoagent.config.pbtxt import config_variables
     from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 
@@ -123,13 +141,7 @@ def take_loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any
 
 
 @contextmanager
-def opened_audit(values: dict[str, Any]) -> "Iterator[Audit]":
-    """The audit log that the flags ask for; they are taken out of ``values``.
-
-    Raises:
-        click.UsageError: one of them makes no sense without ``--audit-log``.
-        RepoAgentError: it cannot be opened.
-    """
+def _opened_audit(values: dict[str, Any]) -> "Iterator[Audit]":
     from repoagent.audit import NO_AUDIT
 
     file, required, key = (values.pop(name) for name in ("audit_log", "audit_required", "audit_key"))

@@ -14,10 +14,9 @@ from repoagent.cli.loading import (
     load_model,
     loader_flags,
     open_model,
-    opened_audit,
+    open_options,
     show_report,
     take_charge,
-    take_loader_options,
 )
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
 from repoagent.public_text import printable
@@ -72,16 +71,11 @@ def _prepare(
 ) -> "list[LoadedChain]":
     """Every model in its directory, or none in any; the chains have ended."""
     from repoagent.handover.destination import Destination
-    from repoagent.loader.assembly import LoaderOptions
-    from repoagent.loader.plugins import PluginManager
-    from repoagent.sentinel import marked
 
     chains: list[LoadedChain] = []
     versions: list[list[int]] = []
     with ExitStack() as resources:
-        options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
-        resources.enter_context(marked())
-        plugins = resources.enter_context(PluginManager())
+        options, plugins = open_options(values, resources)
         models = [model.removeprefix(_PREFIX) for model in models]
         _refuse_nested(models, directories, plugins.registry("filesystems"))
         places = [resources.enter_context(Destination(one.absolute())) for one in directories]

@@ -15,10 +15,9 @@ from repoagent.cli.loading import (
     load_model,
     loader_flags,
     open_model,
-    opened_audit,
+    open_options,
     show_report,
     take_charge,
-    take_loader_options,
 )
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.public_text import printable
@@ -102,15 +101,11 @@ def run(model: str, command: tuple[str, ...], **values: Any) -> None:
 def _run(model: str, words: "Sequence[str]", values: dict[str, Any], stop: StopSignals) -> int:
     from repoagent.config import default_config, select_versions
     from repoagent.handover.command import Command, fill_in, program_of, stable_link
-    from repoagent.loader.assembly import LoaderOptions, open_loader
-    from repoagent.loader.plugins import PluginManager
-    from repoagent.sentinel import marked
+    from repoagent.loader.assembly import open_loader
 
     requests = _Requests()
     with ExitStack() as resources:
-        options = LoaderOptions(**take_loader_options(values, resources.enter_context(opened_audit(values))))
-        resources.enter_context(marked())
-        plugins = resources.enter_context(PluginManager())
+        options, plugins = open_options(values, resources)
         loader = open_loader(options, plugins, resources, requests.ask)
         source = open_model(model, plugins.registry("filesystems"), options.limits)
         program = program_of(words[0])
