@@ -54,7 +54,7 @@ def _watched(name: str, found: LoadedAgent, faults: FaultInjection) -> type[Agen
             return self._pass("finalize", self._agent.finalize)
 
         def model_initialize(self, model: AgentModel) -> None:
-            seen = self._models[id(model)] = _watched_model(name, model, faults)
+            seen = self._models[id(model)] = cast(AgentModel, _WatchedModel(name, model, faults))
             return self._pass("model_initialize", partial(self._agent.model_initialize, seen))
 
         def model_finalize(self, model: AgentModel) -> None:
@@ -77,10 +77,6 @@ def _passing(faults: FaultInjection, name: str, call: Callable[[], object]) -> A
     result = call()
     faults.reach(name, after=True)
     return result
-
-
-def _watched_model(agent: str, model: AgentModel, faults: FaultInjection) -> AgentModel:
-    return cast(AgentModel, _WatchedModel(agent, model, faults))
 
 
 class _WatchedModel:

@@ -47,7 +47,8 @@ class Failures(Subject):
     def test_an_error_at_any_call_leaves_nothing_and_the_next_load_is_fine(self) -> None:
         with self.open_harness() as harness:
             for point in self._calls(harness):
-                outcome = self._run_with(harness, partial(harness.faults.fail, point, _input_output_error()))
+                error = OSError(errno.EIO, "Input/output error (injected)")
+                outcome = self._run_with(harness, partial(harness.faults.fail, point, error))
                 assert outcome.left == (), point
                 assert not (self.agent.guard and outcome.loaded), (
                     f"a guard let the model pass after an error at {point}"
@@ -87,10 +88,6 @@ class Failures(Subject):
         harness.faults.reset()
         plan()
         return self.run_good(harness)
-
-
-def _input_output_error() -> OSError:
-    return OSError(errno.EIO, "Input/output error (injected)")
 
 
 _LOADED: Final = ["initialize", "model_initialize", "LOAD", "LOAD_COMPLETE", "UNLOAD", "UNLOAD_COMPLETE"]
