@@ -4,6 +4,7 @@
 of a file: what is signed must hold with that key. Credentials come from where the signer's own library looks for them.
 """
 
+import threading
 from importlib import import_module
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ def is_reference(key: bytes) -> bool:
 
 
 class Signer:
-    """Signs as an Ed25519 key of ``cryptography`` does: ``sign`` takes the message. Thread-safe where its signer is.
+    """Signs as an Ed25519 key of ``cryptography`` does: ``sign`` takes the message. Thread-safe.
 
     Raises:
         InvalidArgumentError: not a reference of this form, or its signer does not have the private key.
@@ -46,6 +47,7 @@ class Signer:
         except OSError as error:
             raise UnavailableError(f"the public key {path} cannot be read: {error.strerror}") from None
         self._signer = _open(uri, self._scheme, self._public)
+        self._turn = threading.Lock()  # a session with a token is one thread's at a time
         self.sign(_PROBE)
 
     def public_key(self) -> PublicKey:
@@ -55,7 +57,8 @@ class Signer:
     def sign(self, message: bytes) -> bytes:
         """A signature of ``message`` that holds with :meth:`public_key`. Errors as of the constructor."""
         try:
-            signature = bytes.fromhex(self._signer.sign(message).signature)
+            with self._turn:
+                signature = bytes.fromhex(self._signer.sign(message).signature)
         except Exception as error:  # each signer has errors of its own
             raise _failed(self._scheme, error) from None
         if not holds(signature, message, self._public):
