@@ -62,10 +62,12 @@ class SharedRead:
         self._found[path] = dict(digests)
 
     def digests(self, files: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]] | None:
-        """The digests of ``files`` as they were read; None if the second agent failed.
+        """The digests of ``files`` as they were read; None if the second agent failed, or the read is closed.
 
         The guard may hash files that can change then, as its word does not count: :meth:`finish` ends the load.
         """
+        if self.root is None:
+            return None
         if not self.begun:
             self.begun = True
             asked = [name for names in files.values() for name in names]

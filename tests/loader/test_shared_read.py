@@ -69,6 +69,19 @@ def test_the_reader_works_while_the_guard_asks(tmp_path: Path) -> None:
     assert order[:3] == ["guard LOAD", "guard digests", "reader LOAD"], outcome.passed
 
 
+def test_a_guard_that_asks_again_once_the_model_is_loaded_is_given_what_is_there_now(tmp_path: Path) -> None:
+    class Late(Guard):
+        def load_complete(self, model: AgentModel) -> None:
+            self.load(model)
+
+    guard = Late("digests")
+    outcome = run(tmp_path, guard, Reader())
+    assert outcome.error is None
+    assert guard.seen == [tmp_path / "m"] * 2
+    (complete,) = [one for one in outcome.report.entries[0].actions if one.action == "LOAD_COMPLETE"]
+    assert (complete.outcome, complete.bytes_read) == ("ok", len(b"good"))
+
+
 def test_a_guard_may_have_a_private_copy_after_all(tmp_path: Path) -> None:
     guard, reader = Guard("isolate", "digests"), Reader()
     assert run(tmp_path, guard, reader).error is None
