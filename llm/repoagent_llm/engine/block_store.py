@@ -43,9 +43,11 @@ class BlockStore:
         self._folder = folder / hashlib.sha256(self._identity).hexdigest()[:32]
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status, parent = self._folder.lstat(), self._folder.parent.stat()
-        replaceable = parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX
+        replaceable = parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX
         if replaceable or parent.st_uid not in (0, os.geteuid()):
-            raise PermissionError(f"{self._folder.parent} must be a directory that no other user owns or may write to")
+            raise PermissionError(
+                f"{self._folder.parent} must be a directory that no other user owns or all may write to"
+            )
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError(f"{self._folder} must be a directory that no other user owns or may write to")
         self._file_bytes = _DIGEST + block_bytes

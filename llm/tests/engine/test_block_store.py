@@ -114,6 +114,15 @@ def test_a_folder_in_which_others_may_rename_it_is_refused(tmp_path: Path) -> No
     assert len(_written(tmp_path / "blocks")) == 1
 
 
+def test_a_folder_that_is_made_for_a_group_is_taken(tmp_path: Path) -> None:
+    before = os.umask(0o002)  # as where each user has a group of its own
+    try:
+        assert len(_written(tmp_path / "made" / "blocks", 7)) == 1
+    finally:
+        os.umask(before)
+    assert len(_written(tmp_path / "made" / "blocks")) == 1
+
+
 def test_processes_that_share_a_folder_fill_it_once(tmp_path: Path) -> None:
     room = 24
     stores = [BlockStore(tmp_path, "model", len(BLOCK), room * (32 + len(BLOCK))) for _ in range(3)]
