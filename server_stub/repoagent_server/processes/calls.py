@@ -5,6 +5,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -175,6 +176,23 @@ class Calls:
         except (OSError, TypeError, ValueError) as error:
             logger.error("%s: the answer to '%s' could not be sent: %s", self._name, call, error)
             self.close()
+
+
+class CallsUntil:
+    """Calls of which all must be answered within the same ``seconds``, as others wait for the last one."""
+
+    def __init__(self, calls: Calls, seconds: float) -> None:
+        self._calls = calls
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """See :meth:`Calls.call`."""
+        try:
+            return self._calls.begin(name, *arguments).result(max(0.0, self._end - time.monotonic()))
+        except FutureTimeoutError:
+            text = f"it has not answered '{name}' within the {self._seconds:g} seconds for all that it is given at once"
+            raise Ended(text) from None
 
 
 def _unsent(name: str, error: OSError) -> RepoAgentError:

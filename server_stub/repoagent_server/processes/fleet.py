@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
-from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.calls import Calls, CallsUntil, Ended
 from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS
 from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed, Versions
@@ -50,7 +50,7 @@ class Fleet(Versions):
         *,
         on_missing: Callable[[Handed, str], None],
         deadliest: int,
-        replay: Callable[[Calls], None] = lambda _: None,
+        replay: Callable[[CallsUntil], None] = lambda _: None,
         user: WorkerUser | None = None,
     ) -> None:
         self._make_worker = partial(WorkerProcess, program=program, listeners=listeners, user=user)
@@ -339,10 +339,11 @@ class Fleet(Versions):
         return True
 
     def _complete(self, worker: WorkerProcess, calls: Calls) -> None:
-        """Have a worker that has built everything serve it. Holds the lock."""
-        self._replay(calls)
+        """Have a worker that has built everything serve it. Holds the lock: what it gets has one time for all."""
+        soon = CallsUntil(calls, STEP_SECONDS)
+        self._replay(soon)
         for model, shown in self._shown.items():
-            calls.call("show", model, self._entries(shown), timeout=STEP_SECONDS)
+            soon.call("show", model, self._entries(shown))
         if self._open:
-            calls.call("open", timeout=STEP_SECONDS)
+            soon.call("open")
         worker.serves = worker.calls is calls

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
@@ -23,6 +24,8 @@ _TICK_SECONDS: Final = 0.05
 _SLOWEST_SECONDS: Final = 300.0
 """How long a worker has to let go of a version, or to end a load that was cancelled: code of the model may take its
 time."""
+_SLOWER: Final = 10
+"""How many times as long as its load a version may take where one worker builds it alone, or as the last one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,6 +44,8 @@ class Handed:
     """A worker that was started later could not build it: another load brings it back."""
     deaths: int = 0
     """How many workers in a row have died while they built it again."""
+    seconds: float = 0.0
+    """How long the slowest worker took to build it at its load."""
     home: int | None = None
     """The one worker that builds it, while the others pass requests on; None: all build it."""
     complete: bytes | None = None
@@ -99,7 +104,8 @@ class Versions(Roster):
 
         Raises:
             CancelledError: ``cancelled`` became true; they have let go of it.
-            RepoAgentError: one of them died or cannot build it; the others have let go of it.
+            RepoAgentError: one of them died, cannot build it, or is silent long after another one has; the others have
+                let go of it.
         """
         with self.lock:
             self._next += 1
@@ -111,7 +117,8 @@ class Versions(Roster):
                 raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
             self._handed[handed.number] = handed
             builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
-        watch = _Watch(cancelled, lambda: self._ask_those("cancel", handed.number, timeout=STEP_SECONDS))
+        cancel = partial(self._ask_those, "cancel", handed.number, timeout=STEP_SECONDS)
+        watch = _Watch(cancelled, cancel, [build for _, build in builds])
         answers: list[Any] = []
         silent: list[WorkerProcess] = []
         failure: RepoAgentError | None = None
@@ -119,17 +126,18 @@ class Versions(Roster):
             try:
                 answers.append(watch.result(build))
             except FutureTimeoutError:
-                logger.error("worker %d does not end the cancelled load of model '%s'", worker.index, model)
                 silent.append(worker)
+                failure = failure or watch.late(worker.index, model)
             except Ended as error:
                 if worker.index != LEAVING:
                     failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
             except RepoAgentError as error:
                 failure = failure or error
         if watch.cancelled:
-            failure = failure or CancelledError(f"the load of model '{model}' was cancelled")
+            failure = failure or _cancelled(model)
         first = answers[0] if answers else None
         if failure is None and isinstance(first, dict):
+            handed.seconds = watch.seconds
             return handed, first
         self.close_version(handed, but=silent)
         if silent:
@@ -220,13 +228,20 @@ class Versions(Roster):
         return max(asked, default=0)
 
     def drain(self, handed: Handed, timeout: float | None) -> bool:
-        """Wait until its last request has been answered."""
+        """Wait until its last request has been answered; without a ``timeout``, for 300 seconds. A worker that does not
+        answer is replaced."""
+        timeout = _SLOWEST_SECONDS if timeout is None else timeout
+        silent: list[WorkerProcess] = []
         if handed.home is not None:  # It takes what others pass on until all of that has come.
             others = [one for one in self._workers if one.index != handed.home]
-            short = _PASSED_SECONDS if timeout is None else min(timeout, _PASSED_SECONDS)
-            self._ask_those("drain", handed.number, short, timeout=short + LAST_SECONDS, of=others)
-        limit = None if timeout is None else timeout + LAST_SECONDS
-        return all(self._ask_those("drain", handed.number, timeout, timeout=limit))
+            short = min(timeout, _PASSED_SECONDS)
+            self._ask_those("drain", handed.number, short, timeout=short + LAST_SECONDS, of=others, late=silent)
+        those = [one for one in self._workers if one not in silent]
+        limit = timeout + LAST_SECONDS
+        drained = all(self._ask_those("drain", handed.number, timeout, timeout=limit, of=those, late=silent))
+        if silent:
+            self._on_silent(silent)
+        return drained and not silent
 
     def close_version(self, handed: Handed, but: Collection[WorkerProcess] = ()) -> None:
         """Have all workers let go of it, ``but`` those."""
@@ -236,17 +251,18 @@ class Versions(Roster):
         self._ask_those("close", handed.number, timeout=_SLOWEST_SECONDS, of=those)
 
     def _hand(self, worker: WorkerProcess, calls: Calls, handed: Handed) -> None:
-        """Have a new worker build a version, or pass its requests on. Takes as long as the worker wants: the lock must
-        not be held."""
+        """Have a new worker build a version, or pass its requests on. Takes its time: the lock must not be held."""
         if handed.number not in self._handed:
             return
         if handed.calls:
             calls.call("let_call", timeout=STEP_SECONDS)
         if handed.home in (None, worker.index):
             try:
-                calls.call("build", *handed.order)
-            except RepoAgentError as error:
-                if isinstance(error, Ended) or handed.number in self._handed:
+                calls.call("build", *handed.order, timeout=_patience(handed.seconds))
+            except Ended as error:
+                raise Ended(f"{error}, for model '{handed.model}'") from error
+            except RepoAgentError:
+                if handed.number in self._handed:
                     raise
                 return  # It has been unloaded meanwhile, with its files.
         elif handed.can_be_had(worker.index):  # Else all workers hear of it when it has been built.
@@ -273,16 +289,36 @@ class Versions(Roster):
 
 
 class _Watch:
-    """Waits for builds; calls ``cancel`` once when ``is_cancelled`` is true."""
+    """Waits for ``builds``; calls ``cancel`` once when ``is_cancelled`` is true.
 
-    def __init__(self, is_cancelled: Callable[[], bool], cancel: Callable[[], object]) -> None:
+    The first one may take as long as the model's code wants. It shows how long the others may.
+    """
+
+    def __init__(
+        self, is_cancelled: Callable[[], bool], cancel: Callable[[], object], builds: "Sequence[Future[Any]]"
+    ) -> None:
         self._is_cancelled = is_cancelled
         self._cancel = cancel
+        self._builds = builds
         self.cancelled = False
+        self._started = time.monotonic()
+        self._bounded = False
         self._end = math.inf
 
+    @property
+    def seconds(self) -> float:
+        """How long it has waited."""
+        return time.monotonic() - self._started
+
+    def late(self, worker: int, model: str) -> RepoAgentError:
+        """What the load fails with as a build had no result in time."""
+        ended = "end the cancelled load" if self.cancelled else "build what another one has: the load"
+        logger.error("worker %d does not %s of model '%s', and is replaced", worker, ended, model)
+        text = f"worker {worker} has not loaded model '{model}' in time"
+        return _cancelled(model) if self.cancelled else UnavailableError(text)
+
     def result(self, build: "Future[Any]") -> Any:
-        """What ``build`` gives, or raises; TimeoutError long after it was cancelled."""
+        """What ``build`` gives, or raises; TimeoutError long after it was cancelled, or another one was there."""
         while True:
             try:
                 return build.result(_TICK_SECONDS)
@@ -291,8 +327,20 @@ class _Watch:
                     self.cancelled = True
                     self._end = time.monotonic() + _SLOWEST_SECONDS
                     self._cancel()
+                if not self._bounded and any(one.done() and one.exception() is None for one in self._builds):
+                    self._bounded = True
+                    self._end = min(self._end, time.monotonic() + _patience(self.seconds))
                 if time.monotonic() >= self._end:
                     raise
+
+
+def _cancelled(model: str) -> RepoAgentError:
+    return CancelledError(f"the load of model '{model}' was cancelled")
+
+
+def _patience(seconds: float) -> float:
+    """How long a worker has for what took others so long."""
+    return max(_SLOWEST_SECONDS, _SLOWER * seconds)
 
 
 def _text(config: bytes) -> str:

@@ -17,7 +17,7 @@ from repoagent.serving.core import ServingCore
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.settings import LOG_FORMATS, LogChanges, log_settings, update_log, update_traces
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.processes.calls import Calls, Ended
+from repoagent_server.processes.calls import Calls, CallsUntil, Ended
 from repoagent_server.processes.desk import client, text_of
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.tls.certificates import Certificates
@@ -63,15 +63,15 @@ class SharedSettings:
             "refresh": lambda source: self._access.refresh(text_of(source)) if self._access is not None else None,
         }
 
-    def replay(self, calls: Calls) -> None:
+    def replay(self, calls: CallsUntil) -> None:
         """Have a new worker make what was changed. The fleet's lock is held."""
         if self._access is not None:
-            calls.call(*_access_change(self._access), timeout=_SECONDS)
+            calls.call(*_access_change(self._access))
         for name, certificates in self._certificates.items():
-            calls.call(*_certificate_change(name, certificates), timeout=_SECONDS)
+            calls.call(*_certificate_change(name, certificates))
         for change in list(self._made.values()):
             try:
-                calls.call(*change, timeout=_SECONDS)
+                calls.call(*change)
             except Ended:
                 raise
             except RepoAgentError as error:  # Such as a region whose object its client has removed.

@@ -6,7 +6,8 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
-from repoagent_server.processes import versions
+from repoagent_server.processes import fleet, versions
+from repoagent_server.processes.calls import Ended
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.roster import LEAVING
 from repoagent_server.processes.versions import Handed
@@ -18,13 +19,20 @@ class Calls:
     def __init__(self, answers: Mapping[str, Callable[..., Any]]) -> None:
         self._answers = answers
         self.made: list[str] = []
+        self.silent = ""
+        """The call that has no answer."""
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+        if name == self.silent:
+            assert timeout is not None, f"'{name}' would be waited for without end"
+            raise Ended(f"it has not answered '{name}'")
         self.made.append(name)
         return self._answers[name](*arguments) if name in self._answers else None
 
     def begin(self, name: str, *arguments: Any) -> "Future[Any]":
         future: Future[Any] = Future()
+        if name == self.silent:
+            return future
         try:
             future.set_result(self.call(name, *arguments))
         except RepoAgentError as error:
@@ -44,6 +52,7 @@ class Place:
         self.serves = False
         self.ended = threading.Event()
         self.ended.set()
+        self.silent = ""
         self.links: list[int] = []
         self.may: Mapping[str, Callable[..., Any]] = {}
         self.killed = False
@@ -51,6 +60,7 @@ class Place:
 
     def launch(self, _options: str, answers: Mapping[str, Callable[..., Any]], _on_end: object) -> "Future[Any]":
         self.may, self.calls = answers, Calls(self.script)
+        self.calls.silent = self.silent
         return self.calls.begin("start")
 
     def link(self, other: "Place") -> None:
@@ -126,8 +136,7 @@ def test_a_worker_that_hangs_is_ended_and_the_others_are_not(fixture: Fixture) -
 def _hang(worker: Place, question: str) -> None:
     """Have ``worker`` answer all but one question."""
     assert worker.calls is not None
-    begin = worker.calls.begin
-    cast(Any, worker.calls).begin = lambda name, *rest: Future() if name == question else begin(name, *rest)
+    worker.calls.silent = question
 
 
 def test_a_worker_that_does_not_let_go_of_a_version_is_ended(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +203,74 @@ def test_workers_that_do_not_take_a_certificate_are_replaced_one_after_the_other
     assert fixture.now == fixture.new
     why = "within 0.01 seconds: it is replaced" if silent else "it is replaced: no descriptor is left"
     assert [why in record.message for record in caplog.records] == [True, True]
+
+
+def _left(fixture: Fixture) -> threading.Semaphore:
+    """Raised when a worker has left."""
+    left = threading.Semaphore(0)
+
+    def leave(seconds: float) -> None:
+        fixture.leave(seconds)
+        left.release()
+
+    fixture.script["leave"] = leave
+    return left
+
+
+def test_a_worker_that_does_not_build_what_another_one_has_fails_the_load_and_is_replaced(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The load waited for it until a client cancelled it."""
+    monkeypatch.setattr(versions, "_SLOWEST_SECONDS", 0.01)
+    fixture.script["build"] = lambda *_: {}
+    left = _left(fixture)
+    hangs, works = fixture.workers
+    _hang(hangs, "build")
+    with pytest.raises(UnavailableError, match="worker 0 has not loaded model 'm' in time"):
+        fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False)
+    assert left.acquire(timeout=60)
+    assert (hangs.killed, works.killed) == (False, False)
+    assert "worker 0 does not build what another one has: the load of model 'm', and is replaced" in caplog.text
+    assert fixture.now == [*fixture.new, works]
+    assert not fixture.fleet._handed
+
+
+def test_a_worker_that_does_not_answer_what_drains_a_version_is_replaced(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a time for it, it was waited for without end."""
+    monkeypatch.setattr(versions, "_SLOWEST_SECONDS", 0.01)
+    monkeypatch.setattr(versions, "LAST_SECONDS", 0.01)
+    fixture.script["drain"] = lambda *_: True
+    left = _left(fixture)
+    handed = fixture.hand(1)
+    assert fixture.fleet.drain(handed, None)
+    _hang(fixture.workers[0], "drain")
+    assert not fixture.fleet.drain(handed, None)
+    assert left.acquire(timeout=60)
+    assert not any(worker.killed for worker in fixture.workers)
+    assert "worker 0 does not answer 'drain' within 0.02 seconds: it is replaced" in caplog.text
+
+
+@pytest.mark.parametrize("question", ["build", "show", "open", "settings"])
+def test_a_new_worker_that_is_silent_at_one_step_holds_up_nothing_for_long(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, question: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet, "STEP_SECONDS", 0.05)
+    fixture.fleet.show("m1", {1: fixture.hand(1)})
+    fixture.fleet._replay = lambda calls: calls.call("settings")
+    make = fixture.fleet._make_worker
+
+    def silent(index: int) -> Any:
+        fresh = make(index)
+        cast(Any, fresh).silent = question
+        return fresh
+
+    cast(Any, fixture.fleet)._make_worker = silent
+    fixture.fleet.replace(1)
+    assert fixture.now == fixture.workers
+    assert "worker 0 is not replaced: it has not answered" in caplog.text
+    assert f"'{question}'" in caplog.text
 
 
 def test_a_version_that_no_worker_describes_is_let_go_of(fixture: Fixture) -> None:
