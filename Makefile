@@ -279,6 +279,9 @@ TABLES := scikit-learn==1.9.1 skl2onnx==1.20.0 skops==0.16.0 catboost==1.2.10 sc
 # 1.7 GB. Keras on torch answers otherwise where a length is free; jax2onnx writes poolings that ONNX Runtime refuses.
 TENSORFLOW := keras==3.15.1 tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx onnxruntime
 
+# 1.1 GB; without what the tests have. On an index whose torch has CUDA, this is several times as much.
+TORCH := torch==2.13.0 onnxscript==0.7.2 onnx-ir ml-dtypes sympy mpmath networkx jinja2 markupsafe filelock fsspec typing-extensions
+
 models: $(STAMP)
 	set -e; rm -rf $(MODELS); for each in $(RECORDED); do \
 		packages=$$(echo "$${each%%,--few*}" | tr , ' '); few=$$(echo "$$each" | grep -o -- '--few.*' | tr , ' ' || true); \
@@ -294,6 +297,9 @@ models: $(STAMP)
 	$(MODELS)/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check $(TENSORFLOW)
 	$(MODELS)/tensorflow/bin/python -W ignore agents/convert/tests/networks/make_models.py $(MODELS)/networks
 	REPOAGENT_TESTS_MODELS=$(abspath $(MODELS)) $(BIN)/python -m pytest -q agents/convert/tests/networks
+	$(PIP) --target $(MODELS)/torch --no-deps $(TORCH)
+	PYTHONPATH=$(abspath $(MODELS))/torch $(BIN)/python -W ignore agents/convert/tests/networks/make_programs.py
+	PYTHONPATH=$(abspath $(MODELS))/torch $(BIN)/python -m pytest -q agents/convert/tests/networks -k "pt2 or program"
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec
