@@ -128,6 +128,24 @@ def test_what_is_not_a_number_in_both_is_equal(tmp_path: Path) -> None:
             _of(_graph("Log"), lambda rows: [np.log(np.abs(rows[0]))], tmp_path)
 
 
+def test_answers_without_a_number_are_no_comparison(tmp_path: Path) -> None:
+    note = _of(_graph("Abs"), lambda rows: [rows[0] * np.float32(np.nan)], tmp_path).notes[0]
+    assert note == "not compared: a library does not take the rows: it answers no numbers"
+
+
+def test_a_difference_counts_where_the_framework_refuses_a_later_request(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def once(rows: Any) -> Any:
+        asked.append(len(rows))
+        if len(asked) % 2 == 0:
+            raise ValueError("an index is too large")
+        return [abs(rows[0]) + 1]
+
+    with pytest.raises(InternalError, match="answers differently"):
+        _of(_graph("Abs"), once, tmp_path)
+
+
 def test_a_graph_that_has_kept_the_length_of_an_example_is_refused(tmp_path: Path) -> None:
     """As torch's exporter makes of the LSTM of a Keras model: the numbers of the first length are right."""
     given = Tensor("x", (None, None))

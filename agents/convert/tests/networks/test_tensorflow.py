@@ -125,7 +125,8 @@ def test_a_kind_is_converted_in_the_jail_and_answers_as_its_framework(name: str,
     assert result.exit_code == 0, (result.output, result.exception)
     assert re.search(r"compared with (keras|tensorflow) .*: 256 rows, largest difference", result.stderr)
     session = ort.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    known = np.load(HELD_OUT[name] / "held_out.npz")
+    with np.load(HELD_OUT[name] / "held_out.npz") as file:
+        known = dict(file)
     rows = {one.name: known[f"rows/{one.name}"] for one in session.get_inputs()}
     for one, found in zip(session.get_outputs(), session.run(None, rows), strict=True):
         np.testing.assert_allclose(found, known[f"answers/{one.name}"], rtol=1e-4, atol=1e-5)
