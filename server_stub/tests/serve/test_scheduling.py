@@ -74,19 +74,18 @@ def server(world: "World") -> "Server":
 
 @pytest.fixture(params=["http", "grpc"])
 def ask(request: pytest.FixtureRequest, server: "Server", world: "World") -> Any:
-    """``ask(model, value, **options)`` over either protocol."""
+    """``ask(model, value, **options)`` over either protocol, from any thread: Triton's HTTP client is for one."""
     library: Any = over_http if request.param == "http" else over_grpc
     place = json.loads((world.root / "ready-0.json").read_text())[request.param]
-    options: dict[str, Any] = {"concurrency": 8} if request.param == "http" else {}
-    with library.InferenceServerClient(f"{place['address']}:{place['port']}", **options) as client:
 
-        def call(model: str, value: int, **fields: Any) -> int:
-            tensor = library.InferInput("X", [1, 1], "INT32")
-            tensor.set_data_from_numpy(np.array([[value]], np.int32))
+    def call(model: str, value: int, **fields: Any) -> int:
+        tensor = library.InferInput("X", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.array([[value]], np.int32))
+        with library.InferenceServerClient(f"{place['address']}:{place['port']}") as client:
             answer: int = client.infer(model, [tensor], **fields).as_numpy("Y").item()
-            return answer
+        return answer
 
-        yield call
+    return call
 
 
 def test_sequences_with_text_ids_keep_their_state_apart(ask: Any) -> None:
