@@ -1,9 +1,7 @@
 """A replica by itself: what it does before Ray has a part in it."""
 
 import asyncio
-import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,6 @@ from repoagent_ray.wire import Failure
 from deploy.ray.tests.kit import PATIENCE
 
 _REQUESTS = 100
-
-
-@pytest.fixture(autouse=True)
-def log_level_stays() -> Iterator[None]:
-    """A replica has a process of its own, whose log it sets for good."""
-    logger = logging.getLogger("repoagent")
-    level = logger.level
-    yield
-    logger.setLevel(level)
 
 
 async def test_many_requests_for_one_model_take_one_thread_to_look_for_it(
