@@ -3,6 +3,7 @@
     python benchmarks/server_variants.py --compare processes       # one process and N, by default one for each core
     python benchmarks/server_variants.py --compare fast-paths      # of a Python model in a process of its own
     python benchmarks/server_variants.py --compare request-log     # with and without --request-log
+    python benchmarks/server_variants.py --compare attest-header   # with and without --attest-header
     python benchmarks/server_variants.py --compare processes --processes 4 --connections 1 8 32 --seconds 5
 
 - **processes**: the model is ONNX and small, so that parsing and encoding cost most. With a home it is in one process:
@@ -13,6 +14,7 @@
   itself (``requests-ahead=1``); in one whose answers a thread takes, not the front end's event loop; and in one that
   spins before it sleeps. The exit status is 1 if one of the first two does not pay.
 - **request-log**: the same model. Printed too is how many requests got no line.
+- **attest-header**: the same model, whose answers name the signed receipt of its load, or do not.
 
 Medians of the rates and of the rounds' ratios count. The generators run on the same cores as the servers. Start is from
 the command to the ready file; memory is the proportional set size of all processes of a server after the load. Printed
@@ -35,6 +37,8 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from loads import SIXTEEN, Arrays, rate
 from measures import columns, in_turns, medians, options_of, ratio, table
 from onnx_models import CONFIG, write_models, write_onnx
@@ -210,10 +214,22 @@ def request_log(_: Namespace) -> Comparison:
     return Comparison(variants, [Ratio("on", "off")], write_identity)
 
 
+def attest_header(_: Namespace) -> Comparison:
+    def write(models: Path) -> Arrays:
+        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (models.parent / "key.pem").write_bytes(key)
+        return write_identity(models)
+
+    signs = [QUIET, "--attest-key=file:{folder}/key.pem"]
+    variants = {"off": Variant(signs), "on": Variant([*signs, "--attest-header"])}
+    return Comparison(variants, [Ratio("on", "off")], write)
+
+
 COMPARISONS: Final[Mapping[str, Callable[[Namespace], Comparison]]] = {
     "processes": processes,
     "fast-paths": fast_paths,
     "request-log": request_log,
+    "attest-header": attest_header,
 }
 
 
