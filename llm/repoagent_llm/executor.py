@@ -3,7 +3,7 @@
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from operator import index
@@ -255,6 +255,17 @@ class Executor:
     def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
         """Ours: how many sequences of ``tokens`` tokens, ``prompt`` of them their prompt, fit at once; at least 1."""
         return self._assembly.intake.fitting_sequences(tokens, prompt)
+
+    def renew_adapters(self, folder: str | Path) -> Callable[[], None]:
+        """Read the LoRA adapters of a folder like ``PeftCacheConfig.lora_prefetch_dir`` while requests go on.
+
+        What is returned puts them in the place of those that were read beforehand; requests that run keep theirs. It
+        does not raise. Raises ``CheckError`` for an adapter that makes no sense, ``UnsupportedFeatureError`` where the
+        model takes none.
+        """
+        if self._assembly.adapters is None:
+            raise UnsupportedFeatureError("LoRA", "the model takes no adapters; build it with lora=True")
+        return self._assembly.adapters.renew(Path(folder))
 
     def can_enqueue_requests(self) -> bool:
         """Whether requests are accepted; false after shutdown."""

@@ -1,7 +1,7 @@
 """One version of a language model."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent_llm import Executor, ModelType, Request
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import read_source
-from repoagent_llm.backend.configuration import Parameters, executor_config, named_adapters
+from repoagent_llm.backend.configuration import ADAPTERS, Parameters, executor_config, named_adapters
 from repoagent_llm.backend.conversion import Converter, stop_texts
 from repoagent_llm.backend.dispatcher import Dispatcher
 from repoagent_llm.backend.generation import Form, Generation, Reply
@@ -32,6 +32,7 @@ from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.storage.files.files import ModelFiles
 
 
 logger: Final = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class LlmModel(BackendModel):
             vars(settings)["block_folder"] = blocks[0]
             vars(settings)["block_folder_bytes"] = blocks[1]
         adapters = named_adapters(parameters, folder)
+        if adapters and parameters.text("lora_prefetch_dir") is None:
+            self.refreshable = (ADAPTERS,)
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
@@ -123,9 +126,21 @@ class LlmModel(BackendModel):
             self._converter = Converter(
                 self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, adapters, self._chat
             )
-            executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
+            self._executor = executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
             self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
             undo.pop_all()
+
+    def refresh(self, config: "ModelConfig", files: "ModelFiles", version: int) -> Callable[[], None]:
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`: the adapters, while requests go on."""
+        with files.reading(str(version)) as folder:
+            names = named_adapters(Parameters(config), folder)
+            put_in_place = self._executor.renew_adapters(folder / ADAPTERS)
+
+        def take() -> None:
+            put_in_place()
+            self._converter = replace(self._converter, adapters=names)
+
+        return take
 
     @property
     def ready(self) -> bool:

@@ -3,8 +3,9 @@
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,15 +109,15 @@ class _Entry:
 class AdapterLease:
     """An adapter that stays in the cache until ``release``."""
 
-    def __init__(self, cache: "AdapterCache", adapter: LoraAdapter) -> None:
+    def __init__(self, adapter: LoraAdapter, release: Callable[[], None]) -> None:
         self.adapter = adapter
-        self._cache: AdapterCache | None = cache
+        self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
         """The request is done. May be called twice."""
-        cache, self._cache = self._cache, None
-        if cache is not None:
-            cache.release(self.adapter.task_id)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 class AdapterCache:
@@ -132,7 +133,7 @@ class AdapterCache:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._used = 0
         if config.lora_prefetch_dir is not None:
-            self._prefetch(Path(config.lora_prefetch_dir))
+            self.renew(Path(config.lora_prefetch_dir))()
 
     def __contains__(self, task_id: int) -> bool:
         with self._lock:
@@ -164,12 +165,11 @@ class AdapterCache:
                 entry = self._store(config.task_id, self._read(config) if adapter is None else adapter)
             entry.users += 1
             self._entries.move_to_end(config.task_id)
-            return AdapterLease(self, entry.adapter)
+            return AdapterLease(entry.adapter, partial(self._release, entry))
 
-    def release(self, task_id: int) -> None:
-        """One request less uses the task."""
+    def _release(self, entry: _Entry) -> None:
         with self._lock:
-            self._entries[task_id].users -= 1
+            entry.users -= 1
 
     def _read(self, config: LoraConfig) -> LoraAdapter:
         if config.weights is None and config.config is None:
@@ -192,28 +192,54 @@ class AdapterCache:
                 f"PEFT Cache is full. Could not store taskId={task_id}: it needs {adapter.nbytes} bytes, "
                 f"{held} of {self._capacity} are held by tasks that are in use or were fetched beforehand"
             )
-        while self._used + adapter.nbytes > self._capacity:
-            unused = next(known for known, entry in self._entries.items() if not entry.stays)
-            self._used -= self._entries.pop(unused).adapter.nbytes
         self._used += adapter.nbytes
+        self._make_room()
         entry = self._entries[task_id] = _Entry(adapter)
         return entry
 
-    def _prefetch(self, folder: Path) -> None:
-        """``folder/TASK/model.lora_weights.npy`` and ``model.lora_config.npy``, TASK a number; ``folder/NAME`` as PEFT
-        saves adapters."""
-        if not folder.is_dir():
-            raise CheckError(f"PeftCacheConfig.lora_prefetch_dir: no such folder: {folder}")
-        for place in sorted(folder.iterdir()):
-            if place.is_dir() and place.name.isdigit():
-                weights, config = (_load(place / f"model.lora_{part}.npy") for part in ("weights", "config"))
-                found = LoraConfig(int(place.name), weights, config)
-            elif (place / PEFT_CONFIG).is_file():
-                found = read_peft(place, task_of(place.name))
-            else:
-                continue
-            self.lease(found).release()
-            self._entries[found.task_id].fetched = True
+    def renew(self, folder: Path) -> Callable[[], None]:
+        """Read the operator's adapters again. Nothing changes before what is returned is called, which does not raise.
+
+        Requests that have an adapter keep it; later ones get the new one, or learn that there is none.
+
+        Raises ``CheckError``: one makes no sense, or they do not fit into the cache.
+        """
+        found = {config.task_id: self._read(config) for config in _in_folder(folder)}
+        needed = sum(adapter.nbytes for adapter in found.values())
+        if needed > self._capacity:
+            raise CheckError(
+                f"PEFT Cache is full. The adapters of {folder.name}/ need {needed} of {self._capacity} bytes"
+            )
+        return partial(self._put_in_place, found)
+
+    def _put_in_place(self, found: Mapping[int, LoraAdapter]) -> None:
+        with self._lock:
+            for task_id in [task_id for task_id, entry in self._entries.items() if entry.fetched or task_id in found]:
+                self._used -= self._entries.pop(task_id).adapter.nbytes
+            for task_id, adapter in found.items():
+                self._entries[task_id] = _Entry(adapter, fetched=True)
+                self._used += adapter.nbytes
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Forget the tasks that are unused longest until what is left fits. Holds the lock."""
+        for task_id in [task_id for task_id, entry in self._entries.items() if not entry.stays]:
+            if self._used <= self._capacity:
+                break
+            self._used -= self._entries.pop(task_id).adapter.nbytes
+
+
+def _in_folder(folder: Path) -> Iterator[LoraConfig]:
+    """``folder/TASK/model.lora_weights.npy`` and ``model.lora_config.npy``, TASK a number; ``folder/NAME`` as PEFT
+    saves adapters."""
+    if not folder.is_dir():
+        raise CheckError(f"PeftCacheConfig.lora_prefetch_dir: no such folder: {folder}")
+    for place in sorted(folder.iterdir()):
+        if place.is_dir() and place.name.isdigit():
+            weights, config = (_load(place / f"model.lora_{part}.npy") for part in ("weights", "config"))
+            yield LoraConfig(int(place.name), weights, config)
+        elif (place / PEFT_CONFIG).is_file():
+            yield read_peft(place, task_of(place.name))
 
 
 def task_of(name: str) -> int:

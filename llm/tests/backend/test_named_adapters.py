@@ -1,6 +1,8 @@
 """Adapters in a version's folder ``adapters``, as PEFT saves them: requests name them."""
 
 import json
+import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
 
 HIDDEN = 64
+_TAKES_UP = "takes up its new files and serves on"
 
 
 def save_adapter(folder: Path, seed: int) -> np.ndarray[Any, Any]:
@@ -71,3 +74,64 @@ def test_one_that_cannot_be_read_refuses_the_load(core: ServingCore, model: Path
     (model / "1" / "adapters" / "french" / "adapter_model.safetensors").write_bytes(b"\0" * 9)
     with pytest.raises(RepoAgentError, match="adapter_model"):
         core.load("m")
+
+
+def _replace_adapter(folder: Path, seed: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    save_adapter(folder, seed)
+
+
+def test_a_load_takes_up_new_adapters_while_the_model_serves_on(
+    core: ServingCore, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    adapters = model / "1" / "adapters"
+    first = save_adapter(adapters / "french", 1)
+    save_adapter(adapters / "german", 2)
+    core.load("m")
+    asker = Asker(core)
+    french = asker.ask("hello", max_tokens=10, lora_name="french").texts()
+    running = asker.send(asker.request("hello", max_tokens=400, lora_name="french", stream=True))
+    _replace_adapter(adapters / "french", 3)
+    shutil.rmtree(adapters / "german")
+    save_adapter(adapters / "greek", 2)
+    core.load("m")
+    assert _TAKES_UP in caplog.text
+    new = asker.ask("hello", max_tokens=10, lora_name="french").texts()
+    assert new != french
+    assert asker.ask("hello", max_tokens=10, lora_name="greek").texts() not in (new, french)
+    with pytest.raises(InvalidArgumentError, match="no adapter 'german'; there are french, greek"):
+        asker.ask("hello", lora_name="german").one()
+    assert core.model_config("m")["parameters"]["lora_adapters"]["string_value"] == "french,greek"
+    own: dict[str, Any] = {"lora_task_id": 7, "lora_weights": first, "lora_config": np.array([[1, 0, 2]], np.int32)}
+    whole = asker.ask("hello", max_tokens=400, **own).texts()
+    assert ["hello" + "".join(running.texts())] == whole
+
+
+def test_adapters_that_cannot_be_read_leave_the_ones_before(core: ServingCore, model: Path) -> None:
+    adapters = model / "1" / "adapters"
+    save_adapter(adapters / "french", 1)
+    core.load("m")
+    asker = Asker(core)
+    french = asker.ask("hello", max_tokens=10, lora_name="french").texts()
+    save_adapter(adapters / "german", 2)
+    (adapters / "german" / "adapter_model.safetensors").write_bytes(b"\0" * 9)
+    with pytest.raises(RepoAgentError, match="adapter_model"):
+        core.load("m")
+    assert asker.ask("hello", max_tokens=10, lora_name="french").texts() == french
+    _replace_adapter(adapters / "german", 2)
+    core.load("m")
+    assert asker.ask("hello", max_tokens=10, lora_name="german").texts() != french
+
+
+def test_other_files_that_change_make_another_model(
+    core: ServingCore, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    save_adapter(model / "1" / "adapters" / "french", 1)
+    core.load("m")
+    _replace_adapter(model / "1" / "adapters" / "french", 2)
+    (model / "1" / "generation_config.json").write_text('{"temperature": 0.5}')
+    core.load("m")
+    assert _TAKES_UP not in caplog.text
+    assert Asker(core).ask("hello", max_tokens=3, lora_name="french").texts()

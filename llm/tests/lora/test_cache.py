@@ -1,5 +1,6 @@
 """The cache of adapters: by task id, bounded in bytes, what is in use stays."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,41 @@ def test_adapters_are_fetched_from_a_folder_beforehand(tmp_path: Path) -> None:
         AdapterCache(PeftCacheConfig(lora_prefetch_dir=str(tmp_path)), SHAPE, "float32")
     with pytest.raises(RuntimeError, match="no such folder"):
         AdapterCache(PeftCacheConfig(lora_prefetch_dir=str(tmp_path / "gone")), SHAPE, "float32")
+
+
+def _fetched(folder: Path, **tasks: float) -> Path:
+    """A folder with adapters of these task numbers, as ``t4=1.0``, and values."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, value in tasks.items():
+        (folder / name[1:]).mkdir(parents=True)
+        np.save(folder / name[1:] / "model.lora_weights.npy", np.full((1, 8), value, np.float32))
+        np.save(folder / name[1:] / "model.lora_config.npy", np.array([[4, 0, 1]], np.int32))
+    return folder
+
+
+def test_adapters_are_read_again_and_requests_keep_theirs(tmp_path: Path) -> None:
+    folder = _fetched(tmp_path / "all", t1=1.0, t2=1.0)
+    config = PeftCacheConfig(lora_prefetch_dir=str(folder), host_cache_size=3 * ONE)
+    cache = AdapterCache(config, SHAPE, "float32")
+    before = cache.lease(LoraConfig(1))
+    cache.lease(_config(9)).release()
+    take = cache.renew(_fetched(folder, t1=2.0, t3=2.0))
+    assert cache.lease(LoraConfig(1)).adapter is before.adapter  # Nothing has changed yet.
+    take()
+    after = cache.lease(LoraConfig(1))
+    assert after.adapter.digest != before.adapter.digest
+    assert [task_id in cache for task_id in (1, 2, 3, 9)] == [True, False, True, True]
+    assert (cache.nbytes, cache.in_use) == (3 * ONE, 1)
+    before.release()
+    after.release()
+    assert cache.in_use == 0
+    cache.lease(_config(8)).release()  # Those of the operator stay.
+    assert [task_id in cache for task_id in (1, 3, 8, 9)] == [True, True, True, False]
+
+
+def test_adapters_that_do_not_fit_leave_the_ones_before(tmp_path: Path) -> None:
+    folder = _fetched(tmp_path / "all", t1=1.0)
+    cache = AdapterCache(PeftCacheConfig(lora_prefetch_dir=str(folder), host_cache_size=ONE), SHAPE, "float32")
+    with pytest.raises(RuntimeError, match=r"PEFT Cache is full\. The adapters of all/ need 64 of 32 bytes"):
+        cache.renew(_fetched(folder, t1=2.0, t2=2.0))
+    assert (1 in cache, 2 in cache, cache.nbytes) == (True, False, ONE)

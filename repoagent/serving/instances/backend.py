@@ -178,6 +178,17 @@ class BackendModel:
 
     keeps_files_open: bool | None = None
     """Whether it reads files while it serves; None: as its backend states."""
+    refreshable: Sequence[str] = ()
+    """Folders of a version whose files :meth:`refresh` can take up while it serves. When nothing else has changed, a
+    load does that instead of making a new model."""
+
+    def refresh(self, config: "ModelConfig", files: "ModelFiles", version: int) -> Callable[[], None]:
+        """Read these folders again. Nothing changes before what is returned is called, which must not raise.
+
+        Raises:
+            RepoAgentError: the files make no sense.
+        """
+        raise NotImplementedError
 
     def create_instance(self, spec: InstanceSpec) -> BackendInstance | BatchRunner:
         """A new instance; the version closes it."""

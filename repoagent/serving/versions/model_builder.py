@@ -169,7 +169,7 @@ class ModelBuilder:
             undo.pop_all()
         result = Built.of(built)
         for version, served in result.versions.items():
-            served.share = served.share or present.share(version, config)
+            served.share = served.share or present.share(version, config, served)
         return result
 
     def _kept(
@@ -192,7 +192,7 @@ class ModelBuilder:
             self.admit(name, merged)
 
         try:
-            share, seconds = present.share(version, config), self.limits.warmup_seconds
+            share, seconds = present.share(version, config, served), self.limits.warmup_seconds
             return keep(served, share, config, files, self.registry, judge, cancelled, warmup_seconds=seconds)
         except Exception as error:
             raise as_repoagent_error(error, name) from error

@@ -2,8 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +39,8 @@ class Share:
     configuration: bytes
     lasting: bool
     """Its files stay where they are when the load that brought them ends: they are the repository's own."""
+    fresh: str = ""
+    """A digest of the folders that it can take up while it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,23 @@ class Contents:
     entries: tuple[FileEntry, ...]
     lasting: bool
 
-    def share(self, version: int, config: ModelConfig) -> Share:
-        """The share of ``version`` in these files and in ``config``, which is the one that the chain left."""
+    def share(self, version: int, config: ModelConfig, fresh: Sequence[str] = ()) -> Share:
+        """The share of ``version`` in these files and in ``config``, which is the one that the chain left.
+
+        ``fresh``: folders of the version that it can take up while it serves.
+        """
         numbers = {str(number) for number in version_numbers({top for top, rest in self._split() if rest})}
         chosen = [
             entry
             for entry, (top, rest) in zip(self.entries, self._split(), strict=True)
             if (top == str(version) or top not in numbers or not rest) and not entry.path.startswith(_CONFIGURATIONS)
         ]
-        return Share(f"{self.place} {fingerprint_of(chosen).digest}", share_of_configuration(config), self.lasting)
+        apart = tuple(f"{version}/{folder}/" for folder in fresh)
+        files, others = (
+            f"{self.place} {fingerprint_of([one for one in chosen if one.path.startswith(apart) is inside]).digest}"
+            for inside in (False, True)
+        )
+        return Share(files, share_of_configuration(config), self.lasting, others)
 
     def _split(self) -> list[tuple[str, str]]:
         return [(top, rest) for top, _, rest in (entry.path.partition("/") for entry in self.entries)]
@@ -131,10 +141,11 @@ class Present:
     versions: Mapping[int, ServedModel] = field(default_factory=dict)
     contents: Callable[[], Contents | None] = lambda: None
 
-    def share(self, version: int, config: ModelConfig) -> Share | None:
-        """What ``version`` is made of by the configuration of the new chain; None if that is unknown."""
+    def share(self, version: int, config: ModelConfig, served: ServedModel) -> Share | None:
+        """What ``served``, or another in its place, is made of by the configuration of the new chain; None if that is
+        unknown."""
         contents = self.contents()
-        return contents.share(version, config) if contents is not None else None
+        return contents.share(version, config, served.refreshable) if contents is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +155,14 @@ class Kept:
     served: ServedModel
     config: ModelConfig
     instances: InstanceChange
+    fresh: str
+    refresh: Callable[[], None]
 
     def commit(self) -> None:
-        """Go by the new configuration from now on."""
+        """Go by the new configuration, and the new files, from now on."""
+        self.refresh()
+        if self.served.share is not None:
+            self.served.share = replace(self.served.share, fresh=self.fresh)
         self.served.change(self.config, self.instances)
 
     def discard(self) -> None:
@@ -206,7 +222,13 @@ def keep(
     if served.keeps_files and not share.lasting:
         return None  # It goes on reading files that go with the load before.
     merged = _merged(served.config, config, registry)
+    is_fresh = served.share is not None and served.share.fresh == share.fresh
+    if not is_fresh:  # What the files had completed may be something else now.
+        for name in set(merged.parameters).difference(config.parameters):
+            del merged.parameters[name]
+        registry.get(merged.backend).auto_complete(merged, files, served.version)
     judge(merged)
+    refresh = _nothing if is_fresh else served.refresh(merged, files)
     change = served.prepare(merged, cancelled)
     if change is None:
         return None
@@ -216,8 +238,13 @@ def keep(
     except BaseException:
         change.discard()
         raise
-    logger.info("'%s' version %d has not changed and serves on", served.name, served.version)
-    return Kept(served, merged, change)
+    how = "has not changed and" if is_fresh else "takes up its new files and"
+    logger.info("'%s' version %d %s serves on", served.name, served.version, how)
+    return Kept(served, merged, change, share.fresh, refresh)
+
+
+def _nothing() -> None:
+    """All files are as they were."""
 
 
 def _is_made_of(served: ServedModel, share: Share) -> bool:

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +28,7 @@ from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.serving.versions.reuse import Share
+    from repoagent.storage.files.files import ModelFiles
 
 
 class Gate:
@@ -281,6 +282,24 @@ class ServedModel:
             return change
         change.discard()
         return None
+
+    @property
+    def refreshable(self) -> Sequence[str]:
+        """Folders that :meth:`refresh` takes up while it serves; none where answers of before may be kept."""
+        if self._backend_model is None or self.config.response_cache.enable:
+            return ()
+        return self._backend_model.refreshable
+
+    def refresh(self, config: "ModelConfig", files: "ModelFiles") -> Callable[[], None]:
+        """Read those folders again. Nothing changes before what is returned is called. Raises as the backend does."""
+        assert self._backend_model is not None
+        take = self._backend_model.refresh(config, files, self.version)
+
+        def take_as_another() -> None:
+            take()
+            self.serial = next(_SERIALS)  # What ensembles have kept of its answers is of the one before.
+
+        return take_as_another
 
     def change(self, config: "ModelConfig", change: InstanceChange) -> None:
         """Go by ``config``, which asks for nothing else than before but for other instances: those of ``change``.

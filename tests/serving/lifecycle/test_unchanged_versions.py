@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from repoagent.config import ModelConfig
 from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.versions.served_model import ServedModel
+from repoagent.storage.files.files import ModelFiles
+from tests.serving.conftest import ScriptedBackend, ScriptedModel
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
 ALL = 'backend: "scripted" version_policy { all {} } '
@@ -175,6 +178,83 @@ def test_an_ensemble_follows_only_a_member_that_is_not_kept(
     write_model("m", {2: "2"}, ALL)
     core.load("m")
     assert served(core, 1, "e") is before
+
+
+# -- folders that a version takes up ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def extra(monkeypatch: pytest.MonkeyPatch, scripted: ScriptedBackend, tmp_path: Path) -> Callable[[str], None]:
+    """Writes what scripted models take up: the offset of their runners, in the folder ``extra``."""
+
+    def refresh(_: ScriptedModel, config: ModelConfig, files: ModelFiles, version: int) -> Callable[[], None]:
+        offset = float(files.bytes(f"{version}/extra/offset.txt"))
+
+        def take() -> None:
+            for runner in scripted.runners:
+                runner.offset = offset
+
+        return take
+
+    def write(text: str) -> None:
+        (tmp_path / "models/m/1/extra").mkdir(exist_ok=True)
+        (tmp_path / "models/m/1/extra/offset.txt").write_text(text)
+
+    monkeypatch.setattr(ScriptedModel, "refreshable", ("extra",))
+    monkeypatch.setattr(ScriptedModel, "refresh", refresh)
+    return write
+
+
+def test_a_version_takes_up_a_folder_and_ensembles_forget_its_answers(
+    new_core: CoreMaker,
+    write_model: ModelWriter,
+    request_of: RequestMaker,
+    extra: Callable[[str], None],
+    ensemble_config: Callable[..., str],
+) -> None:
+    write_model("m", {1: "1"}, ALL)
+    extra("0")
+    write_model("e", {}, ensemble_config(("m:1", {"x": "x"}, {"y": "y"})))
+    core = new_core()
+    core.load("e")
+    before, ensemble = served(core, 1), served(core, 1, "e")
+    core.load("m")
+    assert served(core, 1, "e") is ensemble
+    extra("10")
+    core.load("m")
+    assert served(core, 1) is before
+    assert first(core.infer(request_of())) == 11
+    assert served(core, 1, "e") is not ensemble
+    core.load("m")
+    assert served(core, 1) is before
+
+
+def test_a_folder_that_makes_no_sense_fails_the_load_and_changes_nothing(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, extra: Callable[[str], None]
+) -> None:
+    write_model("m", {1: "1"}, ALL)
+    extra("0")
+    core = new_core()
+    core.load("m")
+    before = served(core, 1)
+    extra("no number")
+    with pytest.raises(RepoAgentError, match="could not convert"):
+        core.load("m")
+    assert served(core, 1) is before
+    assert first(core.infer(request_of())) == 2
+
+
+def test_a_version_whose_answers_are_kept_is_made_again(
+    new_core: CoreMaker, write_model: ModelWriter, extra: Callable[[str], None]
+) -> None:
+    write_model("m", {1: "1"}, ALL + "response_cache { enable: true }")
+    extra("0")
+    core = new_core()
+    core.load("m")
+    before = served(core, 1)
+    extra("10")
+    core.load("m")
+    assert served(core, 1) is not before
 
 
 # -- with real agents --------------------------------------------------------------------------------------------------
