@@ -73,6 +73,21 @@ BOUNDS: Final = {
             "::test_a_hostile_pickle_changes_nothing_outside_and_does_without_the_jail",
         ),
     ),
+    **dict.fromkeys(
+        ("torch", "onnxscript"),
+        Bound(
+            "run in the process of a converter, in a jail with a limit of memory",
+            "agents/convert/tests/networks/test_hostile_pt2.py"
+            "::test_a_pickle_in_a_program_changes_nothing_outside_and_does_without_the_jail",
+        ),
+    ),
+    **dict.fromkeys(
+        ("tensorflow", "keras", "tf2onnx"),
+        Bound(
+            "run in the process of a converter, in a jail with a limit of memory",
+            "agents/convert/tests/networks/test_tensorflow.py::test_a_hostile_model_is_refused_and_changes_nothing",
+        ),
+    ),
     "zipfile": Bound(
         "unpacks archives of 64 MiB and 10,000 members at most",
         "agents/scan/tests/test_detection.py::test_an_archive_that_unpacks_to_much_is_not_unpacked",
@@ -146,6 +161,7 @@ TRUSTED: Final = {
     "pyrage": "encrypted files are read as streams, by keys that the operator allows",
     **dict.fromkeys(("aiohttp", "azure", "botocore"), "clients of stores and services that the operator names"),
     **dict.fromkeys(("sigstore", "sigstore_models"), "bundles of signatures, which have a limit of bytes"),
+    "securesystemslib": "signs receipts with a key that the operator names",
     "opentelemetry": "writes what the server itself measured",
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "the other transport, which the operator asks for"),
     **dict.fromkeys(("pydantic", "ray"), "the program around the server"),
