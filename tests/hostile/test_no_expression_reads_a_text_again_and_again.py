@@ -89,6 +89,7 @@ def _all() -> list[Found]:
 
 
 BUILT = {
+    'agents/convert/repoagent_convert/networks/tensorflow.py rf"{re.escape(made)}(_\\d+)?"': "a text, then one repeat",
     'llm/repoagent_llm/lora/peft.py rf"(.*\\.)?({pattern})"': "_PLAIN bounds it",
     'repoagent/public_text.py _BEFORE + re.escape(text.rstrip("/")) + _TAIL': "a path, a tail up to a blank or a quote",
     'repoagent/testing/contract/isolation.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
