@@ -163,7 +163,7 @@ def take(server: Server, form: str, model: str, arrays: Arrays, count: int, seco
 def cost(several: Sequence[Taken]) -> list[str]:
     """Microseconds per request, the keeper's, and the rates that so many cores would have, where there are workers."""
     _, each, keeper = columns(several)
-    if each == keeper:
+    if keeper > each / 2:  # One process has all.
         return [f"{each * 1e6:.0f}", *[""] * (1 + len(CORES))]
     return [f"{each * 1e6:.0f}", f"{keeper * 1e6:.1f}", *(f"{cores / each:,.0f}" for cores in CORES)]
 

@@ -103,7 +103,6 @@ class Sender:
             and stream.ended
             and self.writable
             and not stream.begun
-            and not stream.fields
         ):
             number = stream.id
             del self.streams[number]
@@ -111,7 +110,11 @@ class Sender:
             self.answers += 1
             self.volume += length
             out = self.out
-            out.append(_HEAD.pack(_HEAD_START, number, _BEGIN, length << 8, 0, number, 0, size))
+            if stream.fields:
+                out.append(frame(HEADERS, END_HEADERS, number, _BEGIN + stream.fields))
+                out.append(_PIECE.pack(length << 8, 0, number, 0, size))
+            else:
+                out.append(_HEAD.pack(_HEAD_START, number, _BEGIN, length << 8, 0, number, 0, size))
             out.append(message)
             out.append(_TAIL.pack(_TAIL_START, number, _GOOD))
             if not self.dirty:
