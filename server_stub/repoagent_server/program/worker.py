@@ -40,7 +40,7 @@ from repoagent_server.program.front_ends import (
 )
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.program import core_options
+from repoagent_server.program.program import core_options, let_threads_switch
 from repoagent_server.program.shared_settings import SharedRegions
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.certificates import HeldCertificates
@@ -79,6 +79,7 @@ class Worker:
     def start(self, options: str, listeners: list[list[Any]], links: int, index: int) -> None:
         """Make the front ends, which answer nothing yet. The sockets to other workers come over ``links``."""
         chosen: ServeOptions = pickle.loads(base64.b64decode(options))  # noqa: S301 - the keeper's
+        let_threads_switch()
         if not chosen.allow_core_dumps:
             forbid_core_dumps()  # The models of all loads come here, confidential ones, too.
         for number in (links, *(one[-1] for one in listeners)):

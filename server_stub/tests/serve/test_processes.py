@@ -51,6 +51,17 @@ class TritonPythonModel:
 """
 
 
+INTERVAL = """
+import sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        interval = np.full((1, 1), sys.getswitchinterval(), np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("X", interval)]) for _ in requests]
+"""
+
+
 def in_process(world: "World", name: str, code: str) -> None:
     """Write a Python model that runs in the worker itself."""
     (world.models / name / "1").mkdir(parents=True)
@@ -323,6 +334,17 @@ def test_no_worker_writes_a_core_dump(world: "World") -> None:
         with connections(server) as clients:
             answers = [client.post("/v2/models/dumpable/infer", json={"inputs": [tensor]}).json() for client in clients]
         assert {answer["outputs"][0]["data"][0] for answer in answers} == {expected}
+        assert server.stop() == 0
+
+
+def test_event_loops_take_turns_with_each_other_quickly(world: "World") -> None:
+    in_process(world, "interval", INTERVAL)
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [0]}
+    for count in (1, 2):
+        server = world.serve(f"--processes={count}", "--load-model=interval")
+        with connections(server) as clients:
+            answers = [client.post("/v2/models/interval/infer", json={"inputs": [tensor]}).json() for client in clients]
+        assert all(answer["outputs"][0]["data"][0] == pytest.approx(0.001) for answer in answers)
         assert server.stop() == 0
 
 
