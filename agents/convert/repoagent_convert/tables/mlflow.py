@@ -18,7 +18,7 @@ from repoagent.api import (
     read_json,
 )
 
-LARGEST_MLMODEL: Final = 1 << 20
+_LARGEST: Final = 1 << 20
 _MOST_LINES: Final = 20_000
 _DEEPEST: Final = 20
 _LINE: Final = re.compile(r"( *)([A-Za-z0-9_./-]+):(?: (.*))?")
@@ -31,6 +31,11 @@ _TYPES_OF_TENSORS: Final = {"float32": "fp32", "float64": "fp32", "int64": "fp32
 def recognizes_mlmodel(head: bytes) -> bool:
     """Whether a file that begins with ``head`` is an MLmodel."""
     return re.search(rb"^flavors: *\r?$", head, re.MULTILINE) is not None
+
+
+def mlmodel_text(source: ConversionSource) -> str:
+    """The content of an MLmodel. Raises as :func:`repoagent.api.read_beneath`."""
+    return read_beneath(source.directory, source.name, limit=_LARGEST, follow=False).decode("utf-8", "replace")
 
 
 class MlflowConverter:
@@ -58,9 +63,7 @@ class MlflowConverter:
             InvalidArgumentError: the MLmodel cannot be read.
             UnsupportedError: it has no model that is converted.
         """
-        text = read_beneath(source.directory, source.name, limit=LARGEST_MLMODEL, follow=False).decode(
-            "utf-8", "replace"
-        )
+        text = mlmodel_text(source)
         try:
             described = read_mlmodel(text)
             flavors = described["flavors"]

@@ -18,11 +18,10 @@ from repoagent.api import (
     InvalidArgumentError,
     Product,
     UnsupportedError,
-    read_beneath,
     read_json,
 )
 from repoagent_convert.model_file import LARGEST_BATCH
-from repoagent_convert.tables.mlflow import LARGEST_MLMODEL, read_mlmodel, recognizes_mlmodel
+from repoagent_convert.tables.mlflow import mlmodel_text, read_mlmodel, recognizes_mlmodel
 
 if TYPE_CHECKING:
     from repoagent.api import ModelConfig
@@ -111,9 +110,7 @@ class PyfuncConverter:
         """
         if source.config is not None and source.config.backend not in ("", "python"):
             raise InvalidArgumentError(f"makes a model of the backend 'python', not '{source.config.backend}'")
-        text = read_beneath(source.directory, source.name, limit=LARGEST_MLMODEL, follow=False).decode(
-            "utf-8", "replace"
-        )
+        text = mlmodel_text(source)
         try:
             described = read_mlmodel(text)
             if "python_function" not in described["flavors"]:
