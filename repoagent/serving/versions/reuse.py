@@ -131,9 +131,6 @@ def _deferred(read: Callable[[], Contents], thread_name: str | None) -> Callable
     return wait
 
 
-_TAKEN_OVER: Final = ("version_policy", "model_repository_agents", "instance_group")
-
-
 @dataclass(frozen=True, slots=True)
 class Present:
     """What is there when a load builds: the versions that serve, and how to learn what the new files are."""
@@ -262,7 +259,7 @@ def _is_made_of(served: ServedModel, share: Share) -> bool:
 def _merged(complete: ModelConfig, config: ModelConfig, registry: BackendRegistry) -> ModelConfig:
     """``complete`` with what may be new in ``config``, complete again."""
     merged = copy(complete)
-    for name in _TAKEN_OVER:
+    for name in _NOT_SHARED:
         merged.ClearField(name)
     if config.HasField("version_policy"):
         merged.version_policy.CopyFrom(config.version_policy)
