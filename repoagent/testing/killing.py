@@ -12,22 +12,22 @@ from types import TracebackType
 from typing import IO, Any, Final
 
 from repoagent.storage import Cache, WorkspaceRoot
-from repoagent.testing.child import Job
 from repoagent.testing.faults import Point
 from repoagent.testing.harness import memory_directory
+from repoagent.testing.kill_child import Job
 from repoagent.testing.leftovers import cache_faults, files_holding, held_locks, workspace_leftovers
 
 _STDERR_LINES: Final = 20
 
 
 class Child:
-    """The process whose forks are killed; see :mod:`repoagent.testing.child`. A context manager, for many harnesses."""
+    """A process to fork and kill (:mod:`repoagent.testing.kill_child`), a context manager for many harnesses."""
 
     def __init__(self) -> None:
         with ExitStack() as stack:
             self._errors: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+"))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "repoagent.testing.child"],
+                [sys.executable, "-m", "repoagent.testing.kill_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

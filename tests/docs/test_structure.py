@@ -13,10 +13,16 @@ _PACKAGES = {
     "repoagent_llm": _TREE / "llm" / "repoagent_llm",
     "repoagent_server": _TREE / "server_stub" / "repoagent_server",
 }
+_AGENTS = sorted(
+    file.parent
+    for file in (*_TREE.glob("agents/*/*/__init__.py"), *_TREE.glob("contrib/*/*/__init__.py"))
+    if file.parent.name != "tests"
+)
 _ROOTS = [
     _TREE / "repoagent",
+    *_AGENTS,
     _TREE / "agents" / "convert",
-    _TREE / "agents" / "convert" / "repoagent_convert",
+    _TREE / "capi",
     _TREE / "llm",
     _TREE / "repoagent" / "serving",
     _TREE / "repoagent" / "serving" / "backends",
@@ -92,6 +98,15 @@ def test_it_names_every_agent(page: str) -> None:
     row = next(line for line in page.splitlines() if line.startswith("| `agents/` |"))
     agents = sorted(file.parent.name for file in (_TREE / "agents").glob("*/pyproject.toml"))
     assert [name for name in agents if f"`{name}`" not in row] == []
+
+
+@pytest.mark.parametrize("package", _AGENTS, ids=lambda package: package.name)
+def test_it_names_every_file_of_an_agent(page: str, package: Path) -> None:
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{package.name}` |"))
+    named = {name.rstrip("/").split("/")[-1] for name in re.findall(r"`([\w/]+(?:\.py|/))`", row)}
+    found = {each.name for each in package.iterdir() if each.suffix == ".py" or (each / "__init__.py").is_file()}
+    evident = {"__init__.py", "agent.py", "cli.py", "cli", "plugin.py"}
+    assert {name for name in found - evident if not name.endswith("_options.py")} - named == set()
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ PARSERS = {"load", "loads", "literal_eval", "raw_decode", "JSONDecoder"}
 ELSEWHERE = {
     "repoagent/nested_text.py": "the place itself",
     "llm/repoagent_llm/guidance/": "compilers of grammars count their own",
-    "llm/repoagent_llm/backend/chat/child.py": "imports nothing of the project; the server counts what it sends",
+    "llm/repoagent_llm/backend/chat/template_child.py": "imports nothing of the project; the server counts",
     "repoagent/serving/backends/python/process/channel.py": "counts; an encoder that is led in a circle",
     "repoagent/onnx_files/opening_child.py": "imports nothing of the project; reads what the server wrote",
     "repoagent/onnx_files/graph.py": "graphs in graphs, whose depth ONNX Runtime limits",

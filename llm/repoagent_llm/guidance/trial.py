@@ -62,7 +62,7 @@ def _deepest(text: str) -> int:
 
 PARSER_LIMITS: Final[Mapping[str, Any]] = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
 """Of llguidance, for what happens at each token."""
-_PROGRAM: Final = Path(__file__).with_name("child.py")
+_PROGRAM: Final = Path(__file__).with_name("trial_child.py")
 _SECONDS: Final = 2.0
 """Of the processor, for one guide; real ones take some milliseconds."""
 _PATIENCE: Final = 60.0

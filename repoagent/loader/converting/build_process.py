@@ -83,7 +83,7 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
     file = scratch / "order.json"
     file.write_text(order.to_json(), encoding="utf-8")
     python = f"{order.environment}/bin/python" if order.environment else sys.executable
-    command = [python, "-P", "-m", "repoagent.loader.converting.child", str(write_end), str(os.getpid())]
+    command = [python, "-P", "-m", "repoagent.loader.converting.build_child", str(write_end), str(os.getpid())]
     try:
         with file.open("rb") as ordered:
             return subprocess.Popen(  # noqa: S603 - no shell is involved

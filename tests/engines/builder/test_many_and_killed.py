@@ -33,7 +33,7 @@ _CONFIG: Final = """
 max_batch_size: 8
 model_repository_agents { agents [ { name: "convert" parameters { key: "to" value: "tensorrt" } } ] }
 """
-_BUILDER: Final = "repoagent.loader.converting.child"
+_BUILDER: Final = "repoagent.loader.converting.build_child"
 _IN_A_BUILD: Final = "held in the library"
 
 

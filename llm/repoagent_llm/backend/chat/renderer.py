@@ -20,7 +20,7 @@ from repoagent.programs import start_python
 from repoagent_llm.backend.chat.source import ChatSource
 
 _HEAD: Final = struct.Struct(">I")
-_PROGRAM: Final = Path(__file__).with_name("child.py")
+_PROGRAM: Final = Path(__file__).with_name("template_child.py")
 _MEMORY: Final = 1 << 29
 """Bytes of addresses that the process may have."""
 _PATIENCE: Final = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_llm.backend.chat import child, renderer
+from repoagent_llm.backend.chat import renderer, template_child
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import ChatSource
 
@@ -62,8 +62,8 @@ def test_a_published_template_renders_as_in_transformers(name: str, made: Any) -
 @pytest.mark.parametrize("name", sorted(DATED))
 def test_a_template_with_the_date_renders_as_in_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     today = datetime.fromisoformat(STORED["today"])
-    monkeypatch.setattr(child, "_now", today.strftime)
-    renders = child._Renderer(
+    monkeypatch.setattr(template_child, "_now", today.strftime)
+    renders = template_child._Renderer(
         {"templates": {"default": TEMPLATES[name]}, "special": STORED["special"], "longest": 1 << 20, "seconds": 1}
     )
     for pair in STORED["pairs"]:

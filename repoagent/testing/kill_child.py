@@ -1,4 +1,4 @@
-"""The process that :class:`~repoagent.testing.KillHarness` kills: ``python -m repoagent.testing.child``.
+"""The process that :class:`~repoagent.testing.KillHarness` kills: ``python -m repoagent.testing.kill_child``.
 
 It reads one job per line on stdin, imports what the job's agents need, and forks; the fork runs the job and dies at the
 point that the job names. So every job has a real process of its own, and none waits for imports. For each job it
