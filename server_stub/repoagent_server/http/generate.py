@@ -1,6 +1,10 @@
-"""``generate`` and ``generate_stream``: a flat JSON request, and one JSON answer or a stream of events."""
+"""``generate`` and ``generate_stream``: a flat JSON request, and one JSON answer or a stream of events.
+
+``invocations``, a table and the table of its answers, goes the same way.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
@@ -13,6 +17,7 @@ from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
+from repoagent_server.codec.table import read_table, write_table
 from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Header, Request, Response, error_response
@@ -52,7 +57,7 @@ _IDENTITY: Final = (b"", b"identity")
 
 
 class GenerateRoutes:
-    """The two routes. One per event loop."""
+    """The three routes. One per event loop."""
 
     def __init__(self, inference: Inference, max_input_size: int, long: LongWork) -> None:
         self._inference = inference
@@ -61,12 +66,19 @@ class GenerateRoutes:
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate``."""
-        answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
+        self._answer_once(_Form(read_generate, write_generate), request, params, exchange)
+
+    def table(self, request: Request, params: Params, exchange: Exchange) -> None:
+        """``POST v2/models/M/invocations``."""
+        self._answer_once(_Form(read_table, write_table), request, params, exchange)
+
+    def _answer_once(self, form: "_Form", request: Request, params: Params, exchange: Exchange) -> None:
+        answer = _Once(self._inference.mailbox, exchange, wanted_report(request), form.write)
 
         def submit(asked: Asked) -> None:
             self._inference.core.submit(self._prepare(asked, request, exchange, answer))
 
-        self._read_and(submit, request, params, exchange)
+        self._read_and(form.read, submit, request, params, exchange)
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate_stream``."""
@@ -80,7 +92,7 @@ class GenerateRoutes:
             finally:
                 answer.request = None
 
-        self._read_and(submit, request, params, exchange)
+        self._read_and(read_generate, submit, request, params, exchange)
 
     def _prepare(self, asked: Asked, request: Request, exchange: Exchange, answer: Answer) -> InferRequest:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
@@ -88,35 +100,50 @@ class GenerateRoutes:
         exchange.on_cancel = generate.cancel
         return generate
 
-    def _read_and(self, submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange) -> None:
+    def _read_and(
+        self, read: "_Read", submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange
+    ) -> None:
         """Read the request, a long one on a thread, and submit it; an error is the answer."""
         if len(request.body) >= LONG_JSON:
-            self._long.do(lambda look: self._read_long(request, params, look), submit, request, exchange)
+            self._long.do(lambda look: self._read_long(read, request, params, look), submit, request, exchange)
             return
         try:
-            submit(self._read(request, params))
+            submit(self._read(read, request, params))
         except RepoAgentError as error:
             exchange.respond(error_response(error))
 
-    def _read_long(self, request: Request, params: Params, look: Callable[[], None]) -> Asked:
-        asked = self._read(request, params, look)
+    def _read_long(self, read: "_Read", request: Request, params: Params, look: Callable[[], None]) -> Asked:
+        asked = self._read(read, request, params, look)
         self._inference.hold(asked)
         return asked
 
-    def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
+    def _read(self, read: "_Read", request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.core.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
         limits = self._inference.limits
-        return read_generate(request.body, metadata, model, version, self._max_input_size, limits, look)
+        return read(request.body, metadata, model, version, self._max_input_size, limits, look)
+
+
+_Read = Callable[..., Asked]
+_Write = Callable[[InferResponse], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a request is read and its only response is written."""
+
+    read: _Read
+    write: _Write
 
 
 class _Once(Answer):
     """The answer of ``generate``: the content of the only response."""
 
-    def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None) -> None:
+    def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None, write: _Write) -> None:
         super().__init__(mailbox)
+        self._write = write
         self._exchange = exchange
         self._report = report
         self._response: InferResponse | None = None
@@ -133,7 +160,7 @@ class _Once(Answer):
         response = self._response
         if response is None or self._count != 1:
             return error_response(InternalError(_NOT_ONE))
-        status, text = _written(response)
+        status, text = _written(response, self._write)
         return Response(status, text, headers=load_report(self._report), served=response)
 
 
@@ -170,12 +197,12 @@ class _Stream(Answer):
         return request is not None and request.times is None and error.code is ErrorCode.UNAVAILABLE
 
 
-def _written(response: InferResponse) -> tuple[int, bytes]:
+def _written(response: InferResponse, write: _Write = write_generate) -> tuple[int, bytes]:
     """Status and JSON of one response."""
     try:
         if response.error is not None:
             raise response.error
-        return 200, write_generate(response)
+        return 200, write(response)
     except RepoAgentError as error:
         return STATUS_OF[error.code], dumps({"error": client_text(error)})
     except Exception as error:  # a fault of ours must not leave the client without an answer

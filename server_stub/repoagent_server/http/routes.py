@@ -34,11 +34,13 @@ _Value = TypeVar("_Value")
 
 
 class Generate(Protocol):
-    """What answers the two routes of the generate extension."""
+    """What answers the two routes of the generate extension, and the one of tables."""
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None: ...
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None: ...
+
+    def table(self, request: Request, params: Params, exchange: Exchange) -> None: ...
 
 
 def api_routes(operations: Operations, infer: Deferred, generate: Generate) -> list[Route]:
@@ -49,6 +51,7 @@ def api_routes(operations: Operations, infer: Deferred, generate: Generate) -> l
         infers(f"{MODEL_PATH}/infer", deferred=infer),
         infers(f"{MODEL_PATH}/generate", deferred=generate.once),
         infers(f"{MODEL_PATH}/generate_stream", deferred=generate.stream),
+        infers(f"{MODEL_PATH}/invocations", deferred=generate.table),
         *(_route(operation, path, operations) for operation in OPERATIONS for path in operation.paths),
     ]
 

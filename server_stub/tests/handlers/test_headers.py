@@ -91,6 +91,12 @@ def test_matching_headers_reach_the_model_through_generate(http_address: str, ro
     assert json.loads(answer["OUTPUT0"]) == {"n": 2, "my-a": "1"}
 
 
+def test_matching_headers_reach_the_model_through_a_table(http_address: str) -> None:
+    url = f"http://{http_address}/v2/models/params/invocations"
+    response = httpx.post(url, json={"inputs": [1], "params": {"n": 2}}, headers={"my-a": "1", "other": "2"})
+    assert [json.loads(text) for text in response.json()["predictions"]] == [{"n": 2, "my-a": "1"}]
+
+
 def test_bytes_that_are_no_text_do_not_hurt(http_address: str) -> None:
     url = f"http://{http_address}/v2/models/params/generate"
     response = httpx.post(url, json={"INPUT0": [1]}, headers=[(b"my-a", b"caf\xe9"), (b"my-b", "café".encode())])

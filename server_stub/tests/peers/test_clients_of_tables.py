@@ -46,6 +46,26 @@ def curl(url: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("orient", ["split", "records"])
+@pytest.mark.parametrize("model", [*KINDS, "doubles"])
+def test_curl_sends_a_frame_as_pandas_writes_it(model: str, orient: str, served: tuple[str, str]) -> None:
+    """With no name of the model's tensors, in any naming; the answers are those of ``infer``."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(np.linspace(0, 1, 12).reshape(2, WIDTH), columns=[*"abcdef"])
+    frame.loc[0, "c"] = np.nan
+    url = f"http://{served[0]}/v2/models/{model}"
+    body = f'{{"dataframe_{orient}": {frame.to_json(orient=orient)}}}'
+    rows = curl(f"{url}/invocations", "-d", body)["predictions"]
+    (one,) = curl(url)["inputs"]
+    tensor = {"name": one["name"], "datatype": one["datatype"], "shape": [2, WIDTH]}
+    found = curl(f"{url}/infer", "-d", json.dumps({"inputs": [{**tensor, "data": frame.to_numpy().tolist()}]}))
+    for output in found["outputs"]:
+        assert (
+            np.ravel([row[output["name"]] for row in rows] if isinstance(rows[0], dict) else rows).tolist()
+            == (output["data"])
+        )
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", KINDS)
 def test_tritonclient_takes_all_from_the_metadata(model: str, protocol: str, served: tuple[str, str]) -> None:

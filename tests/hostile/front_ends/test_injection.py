@@ -189,7 +189,7 @@ def test_no_answer_has_a_header_of_a_client(ways: Ways, text: str) -> None:
         *(
             b"POST /v2/models/%b/%b HTTP/1.1\r\n%bX-Raw: %b\r\n\r\n%b" % (model, action, common, value, body)
             for model in (b"text", b"raises", name)
-            for action in (b"infer", b"generate", b"generate_stream", name)
+            for action in (b"infer", b"generate", b"generate_stream", b"invocations", name)
         ),
     )
     for head in heads:

@@ -14,7 +14,7 @@ from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
 
 _PREFIX: Final = "SAGEMAKER_TRITON_"
-_INFERENCES: Final = ("infer", "generate", "generate_stream")
+_INFERENCES: Final = ("infer", "generate", "generate_stream", "invocations")
 _PINGS: Final = ("ready", "live")
 
 
@@ -28,7 +28,7 @@ class SageMakerOptions:
     model: str = ""
     """The model of ``/invocations``; empty for the only one that is loaded."""
     inference: str = "infer"
-    """The operation of ``/invocations``: infer, generate or generate_stream."""
+    """The operation of ``/invocations``: infer, generate, generate_stream or invocations."""
     ping: str = "ready"
     """What ``/ping`` reports: ready or live."""
 

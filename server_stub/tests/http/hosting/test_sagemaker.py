@@ -30,6 +30,17 @@ def test_a_ping_and_an_invocation(host: Host) -> None:
     assert answer.json()["outputs"][0]["data"] == [1, 2]
 
 
+def test_an_invocation_may_be_a_table(host: Host) -> None:
+    client = host(platform(inference="invocations"))
+    answer = client.post("/invocations", json={"instances": [[1, 2], [3, None]]})
+    assert answer.json() == {"predictions": [[1, 2], [3, None]]}
+    refused = client.post("/invocations", json=ASKED)
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        "attempt to access JSON non-number as double: input 'INPUT0'",
+    )
+
+
 def test_binary_tensors_come_with_the_size_of_the_json_in_the_media_type(host: Host) -> None:
     head = json.dumps(
         {
