@@ -1,14 +1,14 @@
 """Two language models of one server at once, against one after the other: what sharing the cores costs.
 
-    python benchmarks/llm_two_models.py [--requests 4] [--tokens 96] [--rounds 5] [--quanta 10,30]
+    python benchmarks/llm_two_models.py [--requests 4] [--tokens 96] [--rounds 5] [--quanta 10,30] [--form paged]
 
 Random models of the same shape, in one process, each asked for as many texts at once. "apart": each model takes all
 cores, and its threads wait busily. "shares": what ``--backend-config=llm,models-at-once=2`` gives. "turns": the
 default, one model computes at a time, for 2 ms at least; "turns of 10 ms" and so on: the same with longer turns, which
-are handed over less often. The ways take turns, too. Each line has the median seconds of one model after the other and
-of both at once, the median of the rounds' ratios, and the seconds both at once take compared with one after the other
-"apart", the fastest way for one model alone. The aim for "turns" is 1.1 in both; the exit status is 1 where it is
-missed.
+are handed over less often. With ``--form paged`` they run on OpenVINO. The ways take turns, too. Each line has the
+median seconds of one model after the other and of both at once, the median of the rounds' ratios, and the seconds both
+at once take compared with one after the other "apart", the fastest way for one model alone. The aim for "turns" is 1.1
+in both; the exit status is 1 where it is missed.
 """
 
 import os
@@ -24,7 +24,7 @@ from typing import Any
 from executor_runs import opened
 from measures import in_turns, options_of, seconds, together
 from repoagent_llm import Executor, Request, RunnerOptions, Turns
-from repoagent_llm.builder import build
+from repoagent_llm.builder import Form, build
 
 from examples.executor.synthetic import synthetic_checkpoint
 
@@ -69,11 +69,11 @@ def measure(executors: Sequence[Executor], requests: int, tokens: int) -> tuple[
 
 def main() -> int:
     quanta_help = "milliseconds of further turns, with commas"
-    options = options_of(__doc__, requests=4, tokens=96, rounds=5, quanta=("", quanta_help))
+    options = options_of(__doc__, requests=4, tokens=96, rounds=5, quanta=("", quanta_help), form=Form.GQA)
     quanta = [float(text) for text in options.quanta.split(",") if text]
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         synthetic_checkpoint(Path(place, "checkpoint"), **SHAPE)
-        folder = build(Path(place, "checkpoint"), Path(place, "decoder"))
+        folder = build(Path(place, "checkpoint"), Path(place, "decoder"), form=options.form)
         pairs = {
             name: [stack.enter_context(opened(folder, options, turns=turns)) for _ in range(2)]
             for name, (options, turns) in ways(len(os.sched_getaffinity(0)), quanta).items()

@@ -55,8 +55,13 @@ def core() -> Any:
 
     Its plug-in gives the thread in which it is made a stack for signals. Where another thread ends it, the first keeps
     a pointer to memory that is gone, and the next signal that Python handles there ends the process.
+
+    Threads are not pinned: the plug-in pins those of every model from the first core on, so that two models of one
+    thread each would share one core.
     """
-    return openvino().ov.Core()
+    found = openvino().ov.Core()
+    found.set_property("CPU", {"ENABLE_CPU_PINNING": False})
+    return found
 
 
 def constant(array: Any) -> Any:

@@ -1,7 +1,10 @@
 """Decoders on OpenVINO: what is exact, what is rounded, and what is refused. The contract is in test_contract.py."""
 
+import os
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -79,6 +82,28 @@ def test_a_text_does_not_depend_on_those_beside_it(precision: Precision, open_ru
     for text, mine in zip(texts, found, strict=True):
         np.testing.assert_allclose(np.concatenate(mine), _feed(runner, text[:35]), rtol=0, atol=2e-5)
         runner.free(Seq(max(runner._sequences)))
+
+
+def test_threads_leave_the_cores_to_others(open_runner: Open) -> None:
+    runner = open_runner("llama", Form.PAGED, threads=2)
+    _feed(runner, TEXT, TEXT[:1])
+    before = time.process_time()
+    time.sleep(0.2)  # threads that wait busily would take all of it
+    assert time.process_time() - before < 0.05
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core there is nothing to be pinned to")
+def test_threads_are_not_pinned(open_runner: Open) -> None:
+    """Else the threads of all models would be on the same cores."""
+    runner, cores, found = open_runner("llama", Form.PAGED, threads=1), os.sched_getaffinity(0), []
+    worker = threading.Thread(target=lambda: _feed(runner, *np.split(TEXT, 60)))
+    worker.start()
+    while worker.is_alive():
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):
+                found.append(os.sched_getaffinity(int(thread)))
+    assert found
+    assert all(one == cores for one in found)
 
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4, Precision.BF16])
