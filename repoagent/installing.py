@@ -14,10 +14,11 @@ _BACKENDS: Final = {"llm": "repoagent-llm"}
 """Backends that packages of this project add."""
 
 _FORMATS: Final = {
-    "decoder": "repoagent-llm",
-    **dict.fromkeys(("catboost", "lightgbm", "mlflow", "pt2", "sklearn", "skops", "xgboost"), "repoagent-convert"),
+    **dict.fromkeys(("decoder", "safetensors"), "repoagent-llm"),
+    **dict.fromkeys(("catboost", "keras", "lightgbm", "mlflow", "pt2", "savedmodel"), "repoagent-convert"),
+    **dict.fromkeys(("sklearn", "skops", "torch", "torchscript", "xgboost"), "repoagent-convert"),
 }
-"""Formats of converters that packages of this project add."""
+"""Formats of converters that packages of this project add; a test compares them with what these register."""
 
 _FILES: Final = {"genai_config.json": "llm"}
 """Model files by which such backends are known."""

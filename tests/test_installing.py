@@ -1,12 +1,14 @@
 """Nothing in the tree sends anyone to a package index for a name that this project does not own there."""
 
+import importlib.metadata
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from repoagent.installing import install_hint
+from repoagent.converters import BUILT_IN_CONVERTERS
+from repoagent.installing import install_hint, missing_format
 
 ROOT = Path(__file__).parents[1]
 BARE = re.compile(r"pip install [^\n\\`]*?(?<![\w./-])repoagent(-[a-z]+)?(?![\w.-]*/)")
@@ -25,6 +27,14 @@ def test_a_hint_names_a_place_in_the_checkout(distribution: str, extras: tuple[s
     assert install_hint(distribution, *extras) == hint
     place = hint.rpartition("pip install ")[2].strip("'").partition("[")[0]
     assert f'name = "{distribution}"' in (ROOT / place / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("distribution", ["repoagent-convert", "repoagent-llm"])
+def test_each_format_that_a_package_registers_leads_to_it(distribution: str) -> None:
+    (entry,) = importlib.metadata.distribution(distribution).entry_points.select(group="repoagent.plugins")
+    built_in = {form for pair in BUILT_IN_CONVERTERS for form in pair}
+    formats = {form for form, _ in entry.load().register_converters()} - built_in
+    assert [form for form in sorted(formats) if distribution not in missing_format(form)] == []
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Parameters, read into options."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from repoagent_convert.agent import Options, parse_parameters
+from repoagent_convert.plugin import register_converters
 
 from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, Parameters, UnsafePathError
 
@@ -63,3 +66,11 @@ def test_what_is_not_known_is_refused_with_a_suggestion(key: str, value: str, te
 def test_the_input_is_a_plain_file_name(name: str) -> None:
     with pytest.raises(UnsafePathError, match="parameter 'input'"):
         parse_parameters({"input": name}, ONNX)
+
+
+def test_the_readme_names_every_format_that_is_converted() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (row,) = [line for line in readme.splitlines() if line.startswith("| `from` |")]
+    refused = ("repoagent_convert.frameworks:",)
+    sources = {pair[0] for pair, target in register_converters().items() if not target.startswith(refused)}
+    assert sources - set(re.findall(r"`(\w+)`", row)) == set()

@@ -49,14 +49,17 @@ class Converters:
         """
         if pair in self._targets:
             return self._targets[pair]
-        close = difflib.get_close_matches(pair[1], [target for source, target in self.pairs if source == pair[0]], n=1)
-        known = ", ".join(f"'{source}' to '{target}'" for source, target in self.pairs)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are: {known or 'none'}"
+        source, target = pair
+        targets = [to for start, to in self.pairs if start == source]
+        known = targets or sorted({start for start, _ in self.pairs})
+        close = difflib.get_close_matches(target if targets else source, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known) or 'none'}"
         known_formats = {form for known_pair in self.pairs for form in known_pair}
         for form in pair:
             if form not in known_formats and (missing := missing_format(form)):
                 hint = f"of '{form}': {missing}"
-        raise InvalidArgumentError(f"there is no converter from '{pair[0]}' to '{pair[1]}'; {hint}")
+        wanted = f"from '{source}' to '{target}'" if targets else f"from '{source}'"
+        raise InvalidArgumentError(f"there is no converter {wanted}; {hint}")
 
     def get(self, pair: tuple[str, str]) -> Converter:
         """The converter ``(from, to)``.
