@@ -4,7 +4,7 @@ import enum
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 
@@ -54,24 +54,21 @@ class ActionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for JSON."""
-        return {
-            "action": self.action,
-            "outcome": self.outcome,
-            "seconds": self.seconds,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "digests": dict(self.digests),
-            "notes": list(self.notes),
-            "error": self.error,
-            "signers": list(self.signers),
-            "evidence": [dict(record) for record in self.evidence],
-        }
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ActionReport":
         """The inverse of :meth:`to_dict`."""
-        lists = {name: tuple(values.get(name, ())) for name in ("notes", "signers", "evidence")}
-        return cls(**{**values, **lists})
+        read: Mapping[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**read)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,34 @@
-"""The reference names every metric, and the parameters of everything that an agent may call."""
+"""The reference names every metric, every route, and the parameters of everything that an agent may call."""
 
 import inspect
 import re
 from typing import Any
 
 import pytest
+from repoagent_server.handlers.operations import OPERATIONS
 
 from repoagent.api import AgentModel
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.page import Machine, inference_families
 
-FAMILIES = [*inference_families([]), *AgentMetrics().families(), *Machine().families()]
+METRICS = {family.name for family in [*inference_families([]), *AgentMetrics().families(), *Machine().families()]}
 METHODS = [name for name, member in vars(AgentModel).items() if inspect.isfunction(member) and not name.startswith("_")]
+OPTIONAL = re.compile(r"\(\?:.*?\)\?|\[.*?\]|/region/R")
 
 
-@pytest.mark.parametrize("name", sorted(family.name for family in FAMILIES))
-def test_every_metric_is_documented(name: str, pages: dict[str, Any]) -> None:
-    assert f"`{name}`" in pages["docs/reference/http.md"].text
+def test_every_metric_is_documented(pages: dict[str, Any]) -> None:
+    missing = METRICS - set(re.findall(r"`(\w+)`", pages["docs/reference/http.md"].text))
+    assert not missing, "docs/reference/http.md has no row for them"
+
+
+def test_every_route_has_a_row(pages: dict[str, Any]) -> None:
+    documented = set()
+    for row in re.findall(r"^\| (`(?:GET|POST) .*?) \|", pages["docs/reference/http.md"].text, re.MULTILINE):
+        spans = [OPTIONAL.sub("", span.split(" ")[-1]) for span in re.findall(r"`(.*?)`", row)]
+        documented |= {span.replace("...", spans[0].rpartition("/")[0]) for span in spans}
+    routes = {re.sub(r"\(\?P<model>.*?\)", "M", OPTIONAL.sub("", path)) for each in OPERATIONS for path in each.paths}
+    missing = {route.removeprefix("/") for route in routes} - documented
+    assert not missing, "docs/reference/http.md has no row for them"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,4 +1,8 @@
-"""What the front ends need of a serving core. ``repoagent.serving.core.ServingCore`` has it; so has the tests' fake."""
+"""What the front ends need of a serving core.
+
+``repoagent.serving.core.ServingCore`` has it. So have ``processes/worker.py``, which asks the keeper
+(``processes/desk.py``), the ingress of Ray Serve (``cluster_core.py``), and the tests' fake.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -9,7 +13,7 @@ from repoagent.serving.tracing.tracer import Tracer
 
 
 class Report(Protocol):
-    """What a load did; ``repoagent.loader.report.LoadReport`` is one."""
+    """What a load did; ``repoagent.api.LoadReport`` is one."""
 
     def to_dict(self) -> dict[str, Any]: ...
 

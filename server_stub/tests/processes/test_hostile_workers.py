@@ -21,9 +21,11 @@ from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.versions import Handed
+from repoagent_server.processes.worker import WorkerCore
 from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
+from repoagent_server.shared.core import Core as FrontEndsCore
 from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 from repoagent.audit import NO_AUDIT, Actor, current_actor
@@ -288,6 +290,15 @@ def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Au
     assert set(desk[0]) == {
         *("load", "unload", "statistics", "metrics", "index", "report", "attestation", "ready", "has_model"),
         *("audit", "link", "demand", "offers"),
+    }
+
+
+def test_a_worker_asks_the_keeper_about_all_that_is_not_of_its_own_models() -> None:
+    """What front ends ask and ``WorkerCore`` only inherits is answered from the models of this worker alone."""
+    asked = {name for name in vars(FrontEndsCore) if not name.startswith("_")}
+    assert asked - vars(WorkerCore).keys() == {
+        *("live", "metadata", "model_ready", "asks_model", "model_loaded", "model_metadata", "model_config"),
+        *("decoupled", "check", "submit"),
     }
 
 
