@@ -38,6 +38,7 @@ from repoagent.api import Agent
 from repoagent.api.attesting import AttestorOptions
 from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.storage import Cache, ModelSource, WorkspaceRoot, open_source
 from repoagent.testing import AgentHarness, FakeKeys
@@ -87,7 +88,7 @@ def main() -> int:
 @contextmanager
 def loader(scratch: Path) -> Iterator[Loader]:
     with WorkspaceRoot(scratch / "workspace") as workspace, Cache(scratch / "cache") as cache:
-        subject = Loader(Registry(), workspace, cache)
+        subject = Loader(Registry(), workspace, Services(cache=cache))
         yield subject
         subject.close()
 
@@ -146,7 +147,7 @@ def protected(scratch: Path, mib: int, *, cold: bool) -> None:
         if cold:
             forget(model / "1" / "model.onnx.age")
         with (
-            patch("repoagent.testing.harness.Loader", partial(Loader, attesting=attesting)),
+            patch("repoagent.testing.harness.Services", partial(Services, attesting=attesting)),
             AgentHarness(scratch / "harness", keys=keys) as harness,
         ):
             before, started, computing = io_bytes(), time.perf_counter(), time.process_time()

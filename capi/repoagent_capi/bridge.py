@@ -17,6 +17,7 @@ from repoagent.config import copy, read_json
 from repoagent.errors import UnsupportedError
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ConfigPlanner, PlannedAgent
 from repoagent.loader.plugins import PluginManager, key_providers
@@ -77,15 +78,13 @@ class _Bridge:
         resources = self._resources
         workspaces = resources.enter_context(WorkspaceRoot(allow_swap=_is_set("REPOAGENT_ALLOW_SWAP")))
         plugins = resources.enter_context(PluginManager())
-        loader = Loader(
-            AgentRegistry(None),
-            workspaces,
-            resources.enter_context(Cache(None)),
-            planner=self._planner,
-            plugins=plugins,
+        services = Services(
+            cache=resources.enter_context(Cache(None)),
             key_providers=key_providers(plugins, allow_commands=_is_set("REPOAGENT_ALLOW_EXEC_KEYS")),
             filesystems=plugins.registry("filesystems"),
+            notify=plugins.notify,
         )
+        loader = Loader(AgentRegistry(None), workspaces, services, planner=self._planner)
         resources.callback(loader.close)
         return loader
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -28,7 +29,7 @@ from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope, Fetcher
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
-from repoagent.storage.secrets.keys import KeyProvider
+from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.transfer.snapshot import snapshot
 
 logger = logging.getLogger("repoagent.loader")
@@ -53,26 +54,37 @@ class Progress:
         return f"{who}: {amount_text(self.done, self.total, self.what)}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What outlives a load.
-
-    ``notify(event_name, event)`` notifies observers, ``request_unload(model, reason)`` the server; both return at once.
-    """
+    """What a loader gives each load, and what outlives it. Their owner closes them, after the loader."""
 
     cache: Cache | None = None
-    key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
+    """For agents and downloads; without one nothing is kept between loads."""
+    key_providers: Mapping[str, KeyProvider] = field(default_factory=builtin_providers)
+    """URI scheme -> provider; by default those that need no plug-in."""
     filesystems: Mapping[str, str] = field(default_factory=dict)
+    """Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins."""
     converters: Converters = field(default_factory=lambda: Converters({}))
     converter_settings: ConverterSettings = field(default_factory=ConverterSettings)
     limits: Limits = DEFAULT_LIMITS
+    """What one load may take."""
+    model_config_name: str | None = None
+    """``configs/NAME.pbtxt`` is used instead of ``config.pbtxt`` in models that have it."""
     config_variables: Mapping[str, str] = field(default_factory=dict)
+    """What ``${NAME}`` stands for in configuration files."""
     timeout: float = TIMEOUT
+    """Seconds that a server may be silent when an agent downloads something."""
     audit: Audit = NO_AUDIT
+    """Gets every load and unload, and every use of a key."""
     attesting: Attesting | None = None
+    """Makes the receipts of loads."""
     shared: SharedConversions = field(default_factory=SharedConversions)
+    """Conversions of others."""
     notify: Callable[[str, object], None] = lambda _name, _event: None
-    request_unload: Callable[[str, str], None] = lambda _model, _reason: None
+    """Notifies observers of a hook's name and its event; returns at once."""
+    on_unload_request: Callable[[str, str], None] | None = None
+    """Called with a model's name and a reason when one of its agents asks for it to be unloaded, on a thread of its
+    own, so it may unload the model there and then. Without it, requests are only logged."""
 
     def config_text(self, source: ModelSource, name: str) -> str | None:
         """The configuration file ``name`` of a model with its variables replaced; None if there is none.
@@ -82,6 +94,35 @@ class Services:
         """
         text = source.read_config_text(name, limit=self.limits.config_bytes)
         return None if text is None else expand(text, self.config_variables, source=name)
+
+    def chosen_config(self, source: ModelSource) -> tuple[str, str | None]:
+        """The name of the configuration file that counts for a model, and its text."""
+        preferred = [f"configs/{self.model_config_name}.pbtxt"] if self.model_config_name else []
+        for name in [*preferred, CONFIG_FILE]:
+            if (text := self.config_text(source, name)) is not None:
+                return name, text
+        return CONFIG_FILE, None
+
+    def request_unload(self, model: str, reason: str) -> None:
+        """Have ``model`` unloaded soon, and return at once.
+
+        The agent may be in the middle of a call that an unload has to wait for, so the handler gets its own thread.
+        """
+        handler = self.on_unload_request
+        if handler is None:
+            logger.warning("model '%s' should be unloaded, but this loader has no unload handler: %s", model, reason)
+            return
+        logger.info("model '%s' is to be unloaded: %s", model, reason)
+        threading.Thread(
+            target=_unload, args=(handler, model, reason), name=f"repoagent-unload-{model}", daemon=True
+        ).start()
+
+
+def _unload(handler: Callable[[str, str], None], model: str, reason: str) -> None:
+    try:
+        handler(model, reason)
+    except Exception:
+        logger.exception("model '%s' could not be unloaded as its agent asked", model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,24 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from repoagent.api.hooks import LoadEvent
 from repoagent.api.report import LoadReport
-from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
-from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_pool import AgentPool, reason_of
-from repoagent.loader.attesting import Attesting
 from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
-from repoagent.loader.converting.environments import ConverterSettings
-from repoagent.loader.converting.registry import Converters
-from repoagent.loader.converting.shared import SharedConversions
-from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
+from repoagent.loader.load_context import LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
-from repoagent.loader.plugins import PluginManager
 from repoagent.loader.report import ReportBuilder
-from repoagent.storage.cache.cache import Cache
-from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource
-from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 logger = logging.getLogger("repoagent.loader")
@@ -78,71 +67,28 @@ class LoadCounter:
 class Loader:
     """Loads models through their agents, any number at a time, on the threads of its callers.
 
-    It owns the agents in use, nothing else: ``workspace_root``, ``cache`` and ``plugins`` are closed by who made them,
-    after :meth:`close`.
+    It owns the agents in use, nothing else: ``workspace_root`` and ``services`` are closed by who made them, after
+    :meth:`close`.
 
     Args:
         registry: Where agents are found.
         workspace_root: Where loads keep their private directories.
-        cache: For agents and downloads; without one nothing is kept between loads.
+        services: What loads use; by default no cache, no plug-ins, and no handler for requests to unload.
         planner: Which agents run; by default those that the configuration names.
-        plugins: Notified of loads and actions; none if not given.
-        key_providers: URI scheme -> provider; by default those that need no plug-in.
-        filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
-        converters: ``(from, to)`` -> ``"module:attribute"`` of a converter.
-        model_config_name: ``configs/NAME.pbtxt`` is used instead of ``config.pbtxt`` in models that have it.
-        on_unload_request: Called with a model's name and a reason when one of its agents asks for it to be unloaded,
-            on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
-        limits: What one load may take.
-        config_variables: What ``${NAME}`` stands for in configuration files.
-        timeout: Seconds that a server may be silent when an agent downloads something.
-        audit: Gets every load and unload, and every use of a key.
-        attesting: Makes the receipts of loads.
-        shared: Conversions of others.
     """
 
     def __init__(
         self,
         registry: AgentSource,
         workspace_root: WorkspaceRoot,
-        cache: Cache | None = None,
+        services: Services | None = None,
         *,
         planner: ChainPlanner | None = None,
-        plugins: PluginManager | None = None,
-        key_providers: Mapping[str, KeyProvider] | None = None,
-        filesystems: Mapping[str, str] | None = None,
-        converters: Mapping[tuple[str, str], str] | None = None,
-        model_config_name: str | None = None,
-        on_unload_request: Callable[[str, str], None] | None = None,
-        converter_settings: ConverterSettings | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        config_variables: Mapping[str, str] | None = None,
-        timeout: float = TIMEOUT,
-        audit: Audit = NO_AUDIT,
-        attesting: Attesting | None = None,
-        shared: SharedConversions | None = None,
     ) -> None:
         self._workspace_root = workspace_root
+        self._services = services or Services()
         self._planner = planner or ConfigPlanner()
         self._pool = AgentPool(registry.load)
-        self._services = Services(
-            cache=cache,
-            key_providers=builtin_providers() if key_providers is None else key_providers,
-            filesystems=filesystems or {},
-            converters=Converters(converters or {}),
-            converter_settings=converter_settings or ConverterSettings(),
-            limits=limits,
-            config_variables=config_variables or {},
-            timeout=timeout,
-            audit=audit,
-            attesting=attesting,
-            shared=shared or SharedConversions(),
-            notify=plugins.notify if plugins is not None else _tell_nobody,
-            request_unload=partial(request_unload, on_unload_request),
-        )
-        self._config_files = [CONFIG_FILE]
-        if model_config_name:
-            self._config_files.insert(0, f"configs/{model_config_name}.pbtxt")
         self._admission = LoadCounter()
         self._lock = threading.Lock()
         self._living: dict[LoadedChain, None] = {}
@@ -251,7 +197,7 @@ class Loader:
         on_progress: Callable[[Progress], None] | None,
         audit: LoadAudit,
     ) -> LoadContext:
-        config_file, text = self._config_text(source)
+        config_file, text = self._services.chosen_config(source)
         audit.prepared(source.location, text, override)
         config = copy(override) if override is not None else None
         if config is None and text is not None:
@@ -275,14 +221,6 @@ class Loader:
             on_progress=on_progress,
             audit=audit,
         )
-
-    def _config_text(self, source: ModelSource) -> tuple[str, str | None]:
-        """The configuration file that this model has, by preference, and its text."""
-        for name in self._config_files:
-            text = self._services.config_text(source, name)
-            if text is not None:
-                return name, text
-        return CONFIG_FILE, None
 
     def _or_closed(self, cancelled: Callable[[], bool] | None) -> Callable[[], bool]:
         return lambda: self._admission.closed or (cancelled is not None and cancelled())
@@ -317,28 +255,3 @@ def _unexpected(error: Exception, report: ReportBuilder) -> InternalError:
     wrapped = InternalError(reason_of(error))
     wrapped.report = report.build()
     return wrapped
-
-
-def _tell_nobody(_event_name: str, _event: object) -> None:
-    """There are no plug-ins."""
-
-
-def request_unload(handler: Callable[[str, str], None] | None, model: str, reason: str) -> None:
-    """Call ``handler(model, reason)`` soon, and return at once.
-
-    The agent may be in the middle of a call that an unload has to wait for, so the handler gets a thread of its own.
-    """
-    if handler is None:
-        logger.warning("model '%s' should be unloaded, but this loader has no unload handler: %s", model, reason)
-        return
-    logger.info("model '%s' is to be unloaded: %s", model, reason)
-    threading.Thread(
-        target=_handle, args=(handler, model, reason), name=f"repoagent-unload-{model}", daemon=True
-    ).start()
-
-
-def _handle(handler: Callable[[str, str], None], model: str, reason: str) -> None:
-    try:
-        handler(model, reason)
-    except Exception:
-        logger.exception("model '%s' could not be unloaded as its agent asked", model)

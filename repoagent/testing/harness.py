@@ -24,7 +24,9 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.converting.environments import ConverterSettings
+from repoagent.loader.converting.registry import Converters
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager, key_providers
 from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
@@ -148,17 +150,16 @@ class AgentHarness:
             )
             cache = stack.enter_context(Cache(self.cache))
             plugins = stack.enter_context(PluginManager())
-            self.loader = Loader(
-                self._agents,
-                root,
-                cache,
-                plugins=plugins,
+            services = Services(
+                cache=cache,
                 key_providers=_providers(plugins, self.keys),
-                on_unload_request=on_unload_request,
-                converters=plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})}),
-                converter_settings=converter_settings,
+                converters=Converters(plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})})),
+                converter_settings=converter_settings or ConverterSettings(),
                 limits=limits,
+                notify=plugins.notify,
+                on_unload_request=on_unload_request,
             )
+            self.loader = Loader(self._agents, root, services)
             stack.callback(self.loader.close)
             self._stack = stack.pop_all()
 

@@ -15,7 +15,7 @@ from repoagent.api.attesting import Attestation, AttestedLoad
 from repoagent.errors import RepoAgentError
 from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.loader import Loader
+from repoagent.loader.load_context import Services
 from repoagent.testing import AgentHarness, FaultInjection
 from tests.hostile import test_one_read_for_two_agents as one_read
 from tests.hostile.test_one_read_for_two_agents import BEFORE, CHANGES, MOMENTS, model, sealed, signed
@@ -55,7 +55,7 @@ def harness(
 ) -> Iterator[AgentHarness]:
     settings = AttestSettings(key="", plaintext=plaintext)
     attesting = Attesting(recorder, settings, AgentRegistry(None), lambda _model: {})
-    monkeypatch.setattr("repoagent.testing.harness.Loader", partial(Loader, attesting=attesting))
+    monkeypatch.setattr("repoagent.testing.harness.Services", partial(Services, attesting=attesting))
     yield from one_read.harness.__wrapped__(tmp_path, faults)  # type: ignore[attr-defined]
 
 

@@ -14,6 +14,7 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.public_text import hide_url
 from repoagent.storage import ModelSource, WorkspaceRoot, open_source
@@ -69,7 +70,7 @@ def load(tmp_path: Path, recorder: Recorder) -> Iterator[Load]:
             registry = AgentRegistry(None)
             attesting = Attesting(recorder, AttestSettings(key=""), registry, lambda _model: {})
             agents = TestedAgents({"a": Doing(what)}, registry, FaultInjection())
-            loader = Loader(agents, workspaces, attesting=attesting)
+            loader = Loader(agents, workspaces, Services(attesting=attesting))
             stack.callback(loader.close, None)
             model = write_files(tmp_path / "m", {NAME: GOOD, "config.pbtxt": CONFIG})
             return loader.load(source or open_source("m", str(model)))

@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from repoagent.api import Agent, AgentModel, ConversionSource
 from repoagent.api.envelopes import key_id, sign
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.shared import Trust, open_shared
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.storage import Cache, WorkspaceRoot, open_source
 from repoagent.storage.repositories.filesystems import open_filesystem
@@ -138,10 +140,12 @@ def new_site(tmp_path: Path, url: str, keys: Keys) -> Iterator[NewSite]:
             loader = Loader(
                 TestedAgents({"shout": agent}, AgentRegistry(None), FaultInjection()),
                 workspace,
-                stack.enter_context(Cache(place / "cache")),
-                converters=CONVERTERS,
-                shared=shared,
-                audit=log,
+                Services(
+                    cache=stack.enter_context(Cache(place / "cache")),
+                    converters=Converters(CONVERTERS),
+                    shared=shared,
+                    audit=log,
+                ),
             )
             stack.callback(loader.close, None)
             return Site(place, marks, loader, log)

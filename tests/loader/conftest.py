@@ -15,7 +15,9 @@ from repoagent.api import Action, Agent, AgentModel
 from repoagent.config import ModelConfig
 from repoagent.errors import AgentNotFoundError
 from repoagent.loader.chain import LoadedChain
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
+from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.sources import ModelSource, open_source
@@ -140,14 +142,15 @@ def make_bench(tmp_path: Path, agents: Agents) -> Iterator[MakeBench]:
     """Benches with arguments for the loader; all closed at the end."""
     with ExitStack() as stack:
 
-        def make(directory: Path = tmp_path, **options: object) -> Bench:
+        def make(directory: Path = tmp_path, planner: ChainPlanner | None = None, **options: object) -> Bench:
             memory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
             workspace = stack.enter_context(
                 WorkspaceRoot(directory / "workspace", confidential_dir=memory, allow_swap=True)
             )
             cache = stack.enter_context(Cache(directory / "cache"))
             plugins = stack.enter_context(PluginManager(group=None))
-            loader = Loader(agents, workspace, cache, plugins=plugins, **options)  # type: ignore[arg-type]
+            services = Services(cache=cache, notify=plugins.notify, **options)  # type: ignore[arg-type]
+            loader = Loader(agents, workspace, services, planner=planner)
             stack.callback(loader.close)
             return Bench(directory, agents, plugins, workspace, cache, loader, memory)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repoagent.api import Action, AgentModel
-from repoagent.loader.loader import request_unload
+from repoagent.loader.load_context import Services
 
 Requests = queue.SimpleQueue[tuple[str, str]]
 
@@ -68,7 +68,7 @@ def test_after_the_model_has_gone_nothing_is_asked(agents: Any, make_bench: Any,
 
 
 def test_without_a_handler_the_request_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    request_unload(None, "m", "the licence ended")
+    Services().request_unload("m", "the licence ended")
     assert "model 'm' should be unloaded, but this loader has no unload handler: the licence ended" in caplog.text
 
 
@@ -77,7 +77,7 @@ def test_a_handler_that_raises_is_logged() -> None:
     notice = QueueHandler(records)
     logging.getLogger("repoagent.loader").addHandler(notice)
     try:
-        request_unload(lambda _model, _reason: 1 / 0, "m", "why")  # type: ignore[arg-type]
+        Services(on_unload_request=lambda _model, _reason: 1 / 0).request_unload("m", "why")  # type: ignore[arg-type]
         while (record := records.get(timeout=60)).levelno < logging.ERROR:
             continue
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.storage import Cache, open_source
@@ -61,7 +62,7 @@ def fetch(tmp_path: Path, notes: list[str]) -> Fetch:
                 (model / "config.pbtxt").write_text(
                     f'model_repository_agents {{ agents [ {{ name: "fetch" {entries} }} ] }}'
                 )
-            loader = Loader(registry, workspace, cache, planner=planner)
+            loader = Loader(registry, workspace, Services(cache=cache), planner=planner)
             stack.callback(loader.close)
             chain = loader.load(open_source("m", str(model)), cancelled=cancelled)
             notes.extend(chain.report.to_dict()["entries"][0]["actions"][0]["notes"])

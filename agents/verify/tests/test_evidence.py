@@ -18,6 +18,7 @@ from repoagent.api import LoadReport
 from repoagent.api.envelopes import key_id
 from repoagent.errors import RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.storage import Cache, open_source
@@ -42,7 +43,7 @@ def load(tmp_path: Path, model: Path) -> Load:
             workspace = stack.enter_context(WorkspaceRoot(tmp_path / "workspace"))
             cache = stack.enter_context(Cache(tmp_path / "cache"))
             planner = PolicyPlanner(read_policy(tmp_path / "policy.toml"), AgentRegistry(None))
-            loader = Loader(AgentRegistry(None), workspace, cache, planner=planner)
+            loader = Loader(AgentRegistry(None), workspace, Services(cache=cache), planner=planner)
             stack.callback(loader.close)
             try:
                 chain = loader.load(open_source("m", str(model)))

@@ -12,8 +12,10 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 from repoagent.loader.attesting import AttestSettings, open_attesting
 from repoagent.loader.converting.environments import ConverterSettings
+from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.shared import Trust, open_shared
 from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager, key_providers
@@ -103,25 +105,25 @@ def open_loader(
         timeout=options.repository_timeout_seconds,
         most=options.limits.download_bytes,
     )
-    loader = Loader(
-        registry,
-        workspaces,
-        cache,
-        planner=PolicyPlanner(policy, registry, planner, audit=options.audit) if policy is not None else planner,
-        plugins=plugins,
+    services = Services(
+        cache=cache,
         key_providers=keys,
         filesystems=plugins.registry("filesystems"),
-        converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
-        model_config_name=options.model_config_name,
-        on_unload_request=on_unload_request,
+        converters=Converters(plugins.registry("converters", BUILT_IN_CONVERTERS)),
         converter_settings=options.converters,
         limits=options.limits,
+        model_config_name=options.model_config_name,
         config_variables=options.config_variables,
         timeout=options.repository_timeout_seconds,
         audit=options.audit,
         attesting=attesting,
         shared=shared,
+        notify=plugins.notify,
+        on_unload_request=on_unload_request,
     )
+    if policy is not None:
+        planner = PolicyPlanner(policy, registry, planner, audit=options.audit)
+    loader = Loader(registry, workspaces, services, planner=planner)
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader
 
