@@ -27,6 +27,7 @@ from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.task import AnswerMemory
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
@@ -249,6 +250,7 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
         Capacity(info.max_sequences, blocks, whole, shares=limits.shares, most_blocks=limits.most_blocks),
         guides,
         adapters,
+        _memory(config),
     )
     engine = Engine(
         runner,
@@ -293,6 +295,18 @@ def _disk(paged: PagedRunner, config: ExecutorConfig) -> Disk | None:
     except OSError as error:
         raise CheckError(f"ExecutorConfig.block_folder: {error}") from error
     return Disk(paged, store)
+
+
+def _memory(config: ExecutorConfig) -> AnswerMemory | None:
+    """Of earlier answers, if ``config.answer_ngrams`` was set."""
+    most = getattr(config, "answer_ngrams", None)
+    if most is None:
+        return None
+    if type(most) is not int or most < 1:
+        raise CheckError(f"ExecutorConfig.answer_ngrams must be an integer > 0, not {most!r}")
+    if not (config.decoding_config and config.decoding_config.lookahead_decoding_config):
+        raise CheckError("ExecutorConfig.answer_ngrams needs DecodingConfig.lookahead_decoding_config")
+    return AnswerMemory(most)
 
 
 def _seat(info: RunnerInfo, config: ExecutorConfig) -> Seat | None:

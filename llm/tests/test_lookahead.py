@@ -18,6 +18,7 @@ from repoagent_llm import (
 )
 from repoagent_llm.runner.paged import PackedStep, PagedRunner
 from repoagent_llm.runner.protocol import Segment
+from repoagent_llm.types.executor_errors import CheckError
 
 from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner, hashed_logits, table_logits
@@ -112,6 +113,66 @@ def test_the_text_is_that_of_greedy_search(seed: int, requests: int) -> None:
     plain = _run(ExecutorConfig(), narrow, *_whole(wanted))
     assert [r.output_token_ids for r in _run(_config(), narrow, *_whole(wanted))] == [r.output_token_ids for r in plain]
     assert [r.finish_reasons for r in _run(_config(), narrow, *wanted)] == [r.finish_reasons for r in plain]
+
+
+def _remembering(most: int = 100) -> ExecutorConfig:
+    config = _config()
+    vars(config)["answer_ngrams"] = most
+    return config
+
+
+def _accepted(executor: Executor, salt: int | None, text: Sequence[int]) -> int:
+    """How many drafts of a text without repetitions were right, when it was asked for once more."""
+    output = OutputConfig(return_perf_metrics=True, exclude_input_from_output=True)
+    request = Request([1], len(text), output_config=output, cache_salt_id=salt)
+    (response,) = executor.await_responses(executor.enqueue_request(request), LIMIT)
+    assert response.result.output_token_ids == [list(text)]
+    assert response.result.request_perf_metrics is not None
+    return response.result.request_perf_metrics.speculative_decoding.total_accepted_draft_tokens
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_answers_are_guessed_of_earlier_ones_with_the_same_salt_alone(paged: bool) -> None:
+    logits = table_logits({token: token + 1 for token in range(1, 31)}, 32)
+    model = FakePacked(60, vocab_size=32, max_seq_len=256, max_sequences=2, logits=logits)
+    runner = PagedRunner(model) if paged else FakeRunner(logits=logits, max_seq_len=256)
+    with Executor.from_runner(runner, _remembering()) as executor:
+        for salt in (7, 8, None, None):  # of nothing yet, of no other salt, and never without one
+            assert _accepted(executor, salt, range(2, 30)) == 0
+        assert _accepted(executor, 7, range(2, 30)) > 10
+    with Executor.from_runner(FakeRunner(logits=logits, max_seq_len=256), _config()) as executor:
+        assert [_accepted(executor, 7, range(2, 30)) for _ in range(2)] == [0, 0]
+
+
+def test_few_ngrams_are_remembered_and_none_of_prompts() -> None:
+    logits = table_logits({token: token + 1 for token in range(1, 31)}, 32)
+    with Executor.from_runner(FakeRunner(logits=logits, max_seq_len=256), _remembering(3)) as executor:
+        executor.await_responses(executor.enqueue_request(Request(list(range(1, 31)), 1, cache_salt_id=7)), LIMIT)
+        for _ in range(2):  # the latest three lie behind what is asked for again
+            assert _accepted(executor, 7, range(2, 22)) == 0
+        assert len(executor._assembly.intake._memory._rests) == 3  # type: ignore[union-attr]
+
+
+def test_texts_with_a_memory_are_those_of_greedy_search() -> None:
+    def narrow(history: list[int]) -> Any:
+        row = hashed_logits(32)(history[-3:])
+        row[8:] -= 100
+        return row
+
+    def texts(config: ExecutorConfig) -> list[Any]:
+        with Executor.from_runner(FakeRunner(logits=narrow, max_seq_len=256), config) as executor:
+            wanted = [Request([3 + number % 5, 4], 60, cache_salt_id=number % 2) for number in range(20)]
+            answers = [executor.await_responses(executor.enqueue_request(one), LIMIT)[0] for one in wanted]
+            return [answer.result.output_token_ids for answer in answers]
+
+    assert texts(_remembering()) == texts(ExecutorConfig())
+
+
+@pytest.mark.parametrize(("most", "config"), [(0, _config()), (True, _config()), (5, ExecutorConfig())])
+def test_a_memory_is_a_number_of_ngrams_beside_lookahead(most: Any, config: ExecutorConfig) -> None:
+    vars(config)["answer_ngrams"] = most
+    with pytest.raises(CheckError, match="answer_ngrams"):
+        Executor.from_runner(FakeRunner(), config)
 
 
 def _whole(requests: Sequence[Request]) -> list[Request]:

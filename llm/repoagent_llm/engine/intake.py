@@ -13,7 +13,7 @@ from repoagent_llm.engine.prefix_pool import PrefixKey
 from repoagent_llm.engine.request_checks import Capacity, RequestChecks, returned_beams, sampled_sequences
 from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.engine.sampling_group import SamplingGroup
-from repoagent_llm.engine.task import Group, Lookahead, Task, TaskTimes
+from repoagent_llm.engine.task import AnswerMemory, Group, Lookahead, Task, TaskTimes
 from repoagent_llm.engine.token_sampling_graph import Way, drawing_session
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterCache, AdapterLease
@@ -110,6 +110,7 @@ class Intake:
         capacity: Capacity,
         guides: GuideFactory | None,
         adapters: AdapterCache | None = None,
+        memory: AnswerMemory | None = None,
     ) -> None:
         self._info = info
         self._config = config
@@ -117,6 +118,7 @@ class Intake:
         self._capacity = capacity
         self._guides = guides
         self._adapters = adapters
+        self._memory = memory
 
     def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
         """How many sequences of ``tokens`` tokens one request may have at once; at least 1.
@@ -165,6 +167,8 @@ class Intake:
         choose_shortcuts(task, self._info.vocab_size, self._config.decoding_config)
         task.lease = self._lease(request)  # last of all: nothing may fail after it that does not give it back
         task.key = _prefix_key(request, task.lease)
+        if self._memory is not None and task.lookahead is not None and task.key.salt is not None:
+            task.lookahead.remember(self._memory, task.key, len(request.input_token_ids))
         return task
 
     def _rules(self, request: Request, endings: Endings) -> LogitsRules:

@@ -1,6 +1,6 @@
 """Task: a request inside the engine, from its arrival to its last answer."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +18,28 @@ from repoagent_llm.types.enums import FinishReason, RequestStage
 from repoagent_llm.types.request import Request
 
 
+class AnswerMemory:
+    """N-grams of a model's answers by what they may be reused for and their first two tokens; the latest ``most``.
+
+    The key has the cache salt of the request: how fast an answer comes shows whether the same was answered before.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._rests: OrderedDict[tuple[PrefixKey, int, int], tuple[int, ...]] = OrderedDict()
+
+    def learn(self, key: PrefixKey, first: tuple[int, int], rest: tuple[int, ...]) -> None:
+        """Note that ``rest`` came behind the tokens ``first``."""
+        self._rests[(key, *first)] = rest
+        self._rests.move_to_end((key, *first))
+        if len(self._rests) > self._most:
+            self._rests.popitem(last=False)
+
+    def recall(self, key: PrefixKey, first: tuple[int, int]) -> tuple[int, ...]:
+        """What came behind ``first`` the last time; empty if it is not known."""
+        return self._rests.get((key, *first), ())
+
+
 class Lookahead:
     """Drafts from n-grams that were seen before; the model verifies them in one run.
 
@@ -31,6 +53,11 @@ class Lookahead:
         self._kept = max(1, kept)
         self._pool: dict[int, deque[tuple[int, ...]]] = {}
         self._read = 0
+        self._memory: tuple[AnswerMemory, PrefixKey, int] | None = None
+
+    def remember(self, memory: AnswerMemory, key: PrefixKey, prompt: int) -> None:
+        """Draft from earlier answers too, and add this one to them: what follows ``prompt`` tokens."""
+        self._memory = memory, key, prompt
 
     @property
     def longest(self) -> int:
@@ -39,19 +66,22 @@ class Lookahead:
 
     def knows(self, tokens: Sequence[int]) -> bool:
         """Whether something like the end of ``tokens`` was seen."""
-        self._learn(tokens)
-        return tokens[-1] in self._pool
+        return bool(self._rest(tokens))
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """At most ``most`` drafts of what follows ``tokens``; none when nothing like its end was seen."""
+        return list(self._rest(tokens)[: max(0, min(most, self.longest))])
+
+    def _rest(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """What followed the end of ``tokens`` before. Best is what followed its last two in this text."""
         self._learn(tokens)
-        known = self._pool.get(tokens[-1])
-        if not known or most < 1:
-            return []
+        known = self._pool.get(tokens[-1], ())
         before = tokens[-2] if len(tokens) > 1 else None
-        # An n-gram that also followed the same token before is the better guess.
-        best = next((ngram for ngram in known if ngram[0] == before), known[0])
-        return list(best[1 : 1 + most])
+        best = next((ngram[1:] for ngram in known if ngram[0] == before), ())
+        if not best and self._memory is not None and before is not None:
+            memory, key, _ = self._memory
+            best = memory.recall(key, (before, tokens[-1]))
+        return best or (known[0][1:] if known else ())
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Take up the n-grams that have become complete; each is kept with the token before it."""
@@ -62,6 +92,8 @@ class Lookahead:
             if ngram in known:
                 known.remove(ngram)
             known.appendleft(ngram)
+            if self._memory is not None and start > self._memory[2]:
+                self._memory[0].learn(self._memory[1], (before, tokens[start]), ngram[1:])
         self._read = max(self._read, len(tokens) - self._size + 1)
 
 
