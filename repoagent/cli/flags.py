@@ -1,19 +1,20 @@
 """Flags that several commands have: where agents are found, settings of backends, limits."""
 
 import re
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
 from repoagent.errors import did_you_mean
 from repoagent.limits import Limits
+from repoagent.loader.settings import SETTING, LoaderSettings, Setting
 
 if TYPE_CHECKING:
-    from repoagent.loader.attesting import AttestSettings
     from repoagent.loader.converting.environments import ConverterSettings
     from repoagent.loader.discovery import AgentRegistry
 
@@ -43,36 +44,108 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # generic only since cl
 PAIR: Final = _Pair()
 
 
-def take_attest_settings(values: dict[str, Any]) -> "AttestSettings | None":
-    """What the flags for receipts ask for; they are taken out of ``values``.
+_TRUE: Final = frozenset({"true", "on", "1"})
+_FALSE: Final = frozenset({"false", "off", "0"})
 
-    Raises:
-        click.UsageError: one of them makes no sense without ``--attest-key``.
+
+class _Boolean(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.5
+    """``true``, ``on``, ``1``, ``false``, ``off`` or ``0``, in any case."""
+
+    name = "boolean"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        if isinstance(value, bool):
+            return value
+        text = str(value).lower()
+        if text not in _TRUE | _FALSE:
+            self.fail(f"invalid value for bool option: {value}", param, ctx)
+        return text in _TRUE
+
+
+BOOLEAN: Final = _Boolean()
+
+
+def boolean(*names: str, default: bool, help: str) -> Callable[[_F], _F]:  # noqa: A002 - click's own word
+    """An option that takes a boolean, or none for true: ``--x``, ``--x=false``, ``--x 0``."""
+    return click.option(
+        *names, type=BOOLEAN, is_flag=False, flag_value="true", default=default, show_default=True, help=help
+    )
+
+
+_PATH: Final = click.Path(path_type=Path)
+_O = TypeVar("_O")
+
+
+def flags_of(
+    options: type, *names: str, alone: bool = False, kinds: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[_F], _F]:
+    """Give a command a flag for each field of the dataclass ``options`` that is a ``setting``.
+
+    Args:
+        options: A class of options.
+        names: Only these fields; without any, all.
+        alone: Whether flags of booleans take no value, in a command whose arguments would be taken for one.
+        kinds: Types of values for the kinds that settings name.
     """
-    names = ("key", "directory", "required", "plaintext", "id")
-    key, directory, required, plaintext, verifier = (values.pop(f"attest_{name}") for name in names)
-    if key is None:
-        if directory or required or plaintext or verifier:
-            raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
-        return None
-    from repoagent.loader.attesting import AttestSettings
+    hints = get_type_hints(options)
 
-    named = {"verifier": verifier} if verifier else {}
-    return AttestSettings(key=key, directory=directory, required=required, plaintext=plaintext, **named)
+    def decorate(command: _F) -> _F:
+        for one in reversed(_settings(options)):
+            if not names or one.name in names:
+                command = _flag(one, hints[one.name], alone, kinds)(command)
+        return command
+
+    return decorate
 
 
-def converter_flags(command: _F) -> _F:
-    """Give ``command`` ``--converter-environment`` and ``--allow-code-conversion``."""
-    environment = click.option(
-        "--converter-environment",
-        multiple=True,
-        metavar="FROM=DIR",
-        help="The virtual environment in which models of the format FROM are converted; repeat for more.",
+def take(options: type[_O], values: dict[str, Any], **given: Any) -> _O:
+    """Take the values of these flags out of ``values`` and make options of them, and of what is ``given``."""
+    flags = {one.name: _spellings(one)[0].removeprefix("--").replace("-", "_") for one in _settings(options)}
+    return options(**{name: values.pop(flag) for name, flag in flags.items() if flag in values}, **given)
+
+
+def _settings(options: Any) -> list["Field[Any]"]:
+    """Its own come before those that it inherits."""
+    found = [one for one in fields(options) if SETTING in one.metadata]
+    return sorted(found, key=lambda one: one.name not in options.__annotations__)
+
+
+def _spellings(one: "Field[Any]") -> tuple[str, ...]:
+    return one.metadata[SETTING].flags or (f"--{one.name.replace('_', '-')}",)
+
+
+def _flag(one: "Field[Any]", hint: Any, alone: bool, kinds: Mapping[str, Any]) -> Callable[[_F], _F]:
+    declared: Setting = one.metadata[SETTING]
+    if hint is bool and alone:
+        return click.option(*_spellings(one), is_flag=True, help=declared.text)
+    if hint is bool:
+        return boolean(*_spellings(one), default=one.default is True, help=declared.text)
+    several, required = get_origin(hint) is tuple, one.default is MISSING and one.default_factory is MISSING
+    default = one.default_factory if one.default is MISSING else one.default
+    return click.option(
+        *_spellings(one),
+        type=kinds[declared.kind] if declared.kind in kinds else _kind(declared, hint),
+        default=None if several or required else default,
+        multiple=several,
+        required=required,
+        show_default=not callable(default) and default not in (None, "", (), MISSING),
+        metavar=declared.metavar,
+        help=declared.text,
     )
-    code = click.option(
-        "--allow-code-conversion", is_flag=True, help="Convert models that are code, such as pickles, in a jail."
-    )
-    return environment(code(command))
+
+
+def _kind(declared: Setting, hint: Any) -> Any:
+    match declared.kind:
+        case None:
+            whole = click.IntRange(declared.least, declared.most)
+            return whole if hint is int else _PATH if hint == Path | None else None
+        case tuple():
+            return click.Choice(declared.kind, case_sensitive=False)
+        case kind:
+            return kind
+
+
+converter_flags: Final = flags_of(LoaderSettings, "converter_environment", "allow_code_conversion", alone=True)
 
 
 def take_converter_settings(values: dict[str, Any]) -> "ConverterSettings":

@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from repoagent.cli.flags import (
-    agent_flags,
-    converter_flags,
-    limit_flags,
-    take_attest_settings,
-    take_converter_settings,
-    take_limits,
-)
+from repoagent.cli.flags import agent_flags, flags_of, limit_flags, take, take_limits
 from repoagent.cli.interrupt import StopSignals
 from repoagent.cli.progress import shown_progress
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
+from repoagent.loader.settings import AttestOptions, AuditOptions, LoaderSettings
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
@@ -34,77 +28,19 @@ if TYPE_CHECKING:
     from repoagent.storage import ModelSource
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_PATH: Final = click.Path(path_type=Path)
-_SAME: Final = (
-    "agent_policy",
-    "allow_exec_keys",
-    "allow_swap",
-    "cache_directory",
-    "confidential_directory",
-    "conversion_cache",
-    "conversion_sign_key",
-    "model_config_name",
-    "repoagents_from_directory",
-    "workspace_directory",
-)
-"""The options whose flags have their names and values."""
 _UNCHECKED: Final = (
     "no agent looked at model '{}': neither its configuration nor a policy names one; name one, or use "
     "--allow-unchecked"
 )
-_FLAGS: Final = (
-    click.option("--agent-policy", type=_PATH, help="The operator's policy (a TOML file)."),
-    click.option(
-        "--workspace-directory", type=_PATH, help="Where loads keep private directories. [default: below /tmp]"
-    ),
-    click.option(
-        "--cache-directory",
-        type=_PATH,
-        help="Where results are kept between loads. [default: below the user's cache directory]",
-    ),
-    click.option("--model-config-name", help="Read configs/NAME.pbtxt of the model, if it exists."),
-    click.option(
-        "--allow-config-variables",
-        multiple=True,
-        metavar="NAME",
-        help="A variable that config.pbtxt may use; repeat for more.",
-    ),
-    click.option(
-        "--cache-quota-bytes",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        help="The largest size of the cache; 0 means no limit.",
-    ),
-    click.option(
-        "--repository-timeout",
-        type=click.IntRange(1),
-        default=15,
-        show_default=True,
-        help="Seconds that a remote store may take to answer.",
-    ),
-    click.option("--confidential-directory", type=_PATH, help="Memory filesystem for plaintext. [default: /dev/shm]"),
-    click.option("--allow-swap", is_flag=True, help="Allow confidential plaintext in memory that may be swapped."),
-    click.option("--allow-exec-keys", is_flag=True, help="Allow key references that run programs (exec:COMMAND)."),
-    click.option("--audit-log", type=_PATH, metavar="FILE", help="Record loads, decisions and uses of keys in FILE."),
-    click.option("--audit-required", is_flag=True, help="Refuse the load while the audit log cannot be written."),
-    click.option("--audit-key", metavar="REF", help="Key reference for an HMAC on each line of the audit log."),
-    click.option("--conversion-cache", metavar="URL", help="Where builders put conversions that a policy may take."),
-    click.option("--conversion-sign-key", metavar="REF", help="Key reference; conversions are signed and put there."),
-    click.option("--attest-key", metavar="REF", help="Key reference; loads leave receipts signed with this key."),
-    click.option("--attest-directory", type=_PATH, help="Where receipts are written."),
-    click.option("--attest-required", is_flag=True, help="Refuse the load while its receipt cannot be made."),
-    click.option("--attest-plaintext", is_flag=True, help="Allow digests of confidential plaintext in receipts."),
-    click.option("--attest-id", metavar="URI", help="The name of this server in receipts."),
-)
+_AUDIT: Final = ("file", "required", "key")
+_ATTEST: Final = ("key", "directory", "required", "plaintext", "verifier")
 
 
 def loader_flags(command: _F) -> _F:
     """Give ``command`` the flags of a loader, which mean what they mean to ``repoagent serve``."""
-    command = converter_flags(limit_flags(command))
-    for flag in reversed(_FLAGS):
-        command = flag(command)
-    return agent_flags(command)
+    command = flags_of(AttestOptions, *_ATTEST, alone=True)(limit_flags(command))
+    command = flags_of(AuditOptions, *_AUDIT, alone=True)(command)
+    return agent_flags(flags_of(LoaderSettings, alone=True)(command))
 
 
 def open_options(values: dict[str, Any], resources: ExitStack) -> "tuple[LoaderOptions, PluginManager]":
@@ -115,44 +51,39 @@ def open_options(values: dict[str, Any], resources: ExitStack) -> "tuple[LoaderO
         click.UsageError: one of them makes no sense without another.
         RepoAgentError: the audit log cannot be opened, or a value is not valid.
     """
+    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
     from repoagent.loader.assembly import LoaderOptions
     from repoagent.loader.plugins import PluginManager
     from repoagent.sentinel import marked
 
-    options = LoaderOptions(**_loader_options(values, resources.enter_context(_opened_audit(values))))
+    attest = take(AttestOptions, values)
+    if attest.key is None and attest != AttestOptions():
+        raise click.UsageError("--attest-directory, -required, -plaintext and -id need --attest-key")
+    options = LoaderOptions(
+        repoagent_directory=values.pop("repoagent_directory") or DEFAULT_DIRECTORY,
+        repoagents_from_directory=values.pop("repoagents_from_directory"),
+        audit=resources.enter_context(_opened_audit(take(AuditOptions, values))),
+        attest=attest.settings,
+        limits=take_limits(values),
+        **take(LoaderSettings, values).loader_options(),
+    )
     resources.enter_context(marked())
     return options, resources.enter_context(PluginManager())
 
 
-def _loader_options(values: dict[str, Any], audit: "Audit") -> dict[str, Any]:
-    from repoagent.config.pbtxt import config_variables
-    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
-
-    return {name: values.pop(name) for name in _SAME} | {
-        "repoagent_directory": values.pop("repoagent_directory") or DEFAULT_DIRECTORY,
-        "cache_quota_bytes": values.pop("cache_quota_bytes") or None,
-        "config_variables": config_variables(values.pop("allow_config_variables")),
-        "repository_timeout_seconds": values.pop("repository_timeout"),
-        "converters": take_converter_settings(values),
-        "limits": take_limits(values),
-        "audit": audit,
-        "attest": take_attest_settings(values),
-    }
-
-
 @contextmanager
-def _opened_audit(values: dict[str, Any]) -> "Iterator[Audit]":
+def _opened_audit(options: AuditOptions) -> "Iterator[Audit]":
     from repoagent.audit import NO_AUDIT
 
-    file, required, key = (values.pop(name) for name in ("audit_log", "audit_required", "audit_key"))
-    if file is None:
-        if required or key:
+    if options.file is None:
+        if options != AuditOptions():
             raise click.UsageError("--audit-required and --audit-key need --audit-log")
         yield NO_AUDIT
         return
     from repoagent.audit.log import AuditLog, audit_key
 
-    log = AuditLog(file, required=required, key=None if key is None else audit_key(key))
+    key = None if options.key is None else audit_key(options.key)
+    log = AuditLog(options.file, required=options.required, key=key)
     try:
         yield log
     finally:

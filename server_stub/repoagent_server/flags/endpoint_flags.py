@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from repoagent.cli.flags import boolean, take
 from repoagent.errors import InvalidArgumentError, did_you_mean
+from repoagent.loader.settings import setting
 from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
-from repoagent_server.flags.values import boolean, take
 from repoagent_server.handlers.headers import Api, Restriction
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
-from repoagent_server.shared.setting import setting
 from repoagent_server.tls.certificates import TlsFiles
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from repoagent_server.flags.values import BOOLEAN
+from repoagent.cli.flags import BOOLEAN
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from repoagent.beneath.jail import landlock_version
 from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.loader.settings import AttestOptions, AuditOptions
 from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.access.access_file import AccessFile
@@ -25,7 +26,6 @@ from repoagent_server.program.front_ends import READY_NAMES, ports, tls_files, w
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.connections import InFlight
-from repoagent_server.shared.setting import AttestOptions, AuditOptions
 from repoagent_server.tls.certificates import Certificates
 
 logger = logging.getLogger(__name__)

@@ -8,19 +8,19 @@ from pathlib import Path
 import click
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.settings import AttestOptions, AuditOptions, LoaderSettings, setting
 from repoagent.server.exposition.page import MetricsSettings
 from repoagent.server.logs import FORMATS
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent_server.flags.endpoint_flags import HttpTls
-from repoagent_server.flags.values import LEVEL, PROCESSES, RESOURCE
+from repoagent_server.flags.values import HEADER_PATTERN, LEVEL, PROCESSES, RESOURCE
 from repoagent_server.handlers.headers import Api, Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.http.listener import is_unix
 from repoagent_server.http.origins import is_loopback
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.setting import AttestOptions, AuditOptions, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(LoaderSettings):
     """What the operator sets. A field with a text is a flag, an environment variable and a key of ``--config-file``."""
 
     model_repository: tuple[str, ...] = setting(
@@ -61,13 +61,9 @@ class ServeOptions:
         metavar="NAME",
     )
     repository_poll_secs: int = setting(15, "Seconds between two polls of the repositories (poll mode).", least=1)
-    repository_timeout: int = setting(
-        15, "Seconds that a remote repository may take to answer, and a download may be silent.", least=1
-    )
     exit_on_error: bool = setting(True, "Exit if a model cannot be loaded at the start.")
     strict_readiness: bool = setting(True, "Report 'ready' only while every model is ready.")
     strict_model_config: bool = False
-    model_config_name: str | None = setting(None, "Read configs/NAME.pbtxt of a model, if it exists.", metavar="NAME")
     model_namespacing: bool = setting(False, "Let models in different repositories have the same name (see the docs).")
     model_load_thread_count: int = setting(4, "How many models are loaded at once.", least=1)
     model_load_retry_count: int = setting(0, "How often a load that failed in the backend is retried.", least=0)
@@ -105,9 +101,6 @@ class ServeOptions:
         "A model that must be loaded for the server to be ready, instead of all; repeat for more.",
         metavar="MODEL",
     )
-    allow_config_variables: tuple[str, ...] = setting(
-        (), "An environment variable that config.pbtxt may use as ${NAME}; repeat for more.", metavar="NAME"
-    )
     exit_timeout_secs: int = setting(30, "Seconds to wait for running requests and agents at the end.", least=0)
     processes: int = setting(
         1,
@@ -124,26 +117,8 @@ class ServeOptions:
         Path("/opt/tritonserver/repoagents"), "Directory of agents that are not installed as packages."
     )
     repoagents_from_directory: tuple[str, ...] = ()
-    agent_policy: Path | None = setting(None, "File with the operator's policy.", metavar="FILE")
     access: Path | None = setting(None, "File with the clients, their keys and their rights.", metavar="FILE")
-    workspace_directory: Path | None = setting(None, "Where agents get private directories. [default: below /tmp]")
-    cache_directory: Path | None = setting(
-        None,
-        "Where downloads and conversions are kept between starts. [default: below the user's cache directory]",
-    )
-    cache_quota_bytes: int = setting(0, "The largest size of the cache; 0 means no limit.", least=0)
-    allow_swap: bool = setting(False, "Allow confidential plaintext in memory that may be swapped to disk.")
-    confidential_directory: Path | None = setting(
-        None, "Memory filesystem for confidential plaintext.  [default: /dev/shm]"
-    )
     allow_core_dumps: bool = setting(False, "Allow core dumps of a server that holds confidential plaintext.")
-    allow_exec_keys: bool = setting(False, "Allow key references of models that run programs (exec:COMMAND).")
-    converter_environment: tuple[str, ...] = setting(
-        (),
-        "The virtual environment in which models of the format FROM are converted; repeat for more.",
-        metavar="FROM=DIR",
-    )
-    allow_code_conversion: bool = setting(False, "Convert models that are code, such as pickles, in a jail.")
     backend_config: dict[str, dict[str, str]] = field(default_factory=dict)
     cache_config: dict[str, dict[str, str]] = field(default_factory=dict)
     trace: TraceSettings = field(default_factory=TraceSettings)
@@ -164,7 +139,7 @@ class ServeOptions:
     allow_ui: bool = setting(False, "Serve a web page about the models over HTTP, at /ui.")
     allow_openai: bool = setting(False, "Serve OpenAI's API over HTTP, below /v1.")
     http_header_forward_pattern: str = setting(
-        "", "Regular expression; headers whose names match it reach the model as parameters.", kind="pattern"
+        "", "Regular expression; headers whose names match it reach the model as parameters.", kind=HEADER_PATTERN
     )
     http_restrictions: Restrictions = field(default_factory=dict)
     http_tls: HttpTls = field(default_factory=HttpTls)
@@ -194,14 +169,6 @@ class ServeOptions:
     log: LogOptions = field(default_factory=LogOptions)
     audit: AuditOptions = field(default_factory=AuditOptions)
     attest: AttestOptions = field(default_factory=AttestOptions)
-    conversion_cache: str | None = setting(
-        None, "fsspec URL where builders put conversions that a policy may take.", metavar="URL"
-    )
-    conversion_sign_key: str | None = setting(
-        None,
-        "Key reference (env:NAME, file:PATH): what is converted here is signed with this private key and put there.",
-        metavar="REF",
-    )
     request_log: Path | None = setting(
         None,
         "Write a line of JSON for each inference request to FILE, or to standard error for '-': client, model, "

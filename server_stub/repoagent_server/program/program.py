@@ -19,9 +19,7 @@ from repoagent.api.hooks import LoadEvent, hookimpl
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.audit.log import AuditLog
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
-from repoagent.config.pbtxt import config_variables
 from repoagent.errors import RepoAgentError
-from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked
 from repoagent.server.exposition.agents import AuditMetrics, WorkspaceMetrics
@@ -196,31 +194,20 @@ def core_options(
         repositories=options.model_repository,
         control_mode=ControlMode[options.model_control_mode.upper()],
         poll_seconds=options.repository_poll_secs,
-        repository_timeout_seconds=options.repository_timeout,
         startup_models=options.load_model,
         strict_model_config=options.strict_model_config,
         exit_on_error=options.exit_on_error,
         strict_readiness=options.strict_readiness,
         ready_models=options.ready_models,
         unload_idle_seconds=options.unload_idle_after or None,
-        config_variables=config_variables(options.allow_config_variables),
         exit_timeout_seconds=options.exit_timeout_secs,
         load_threads=options.model_load_thread_count,
         load_retry_count=options.model_load_retry_count,
         repoagent_directory=options.repoagent_directory,
         repoagents_from_directory=options.repoagents_from_directory,
-        agent_policy=options.agent_policy,
-        workspace_directory=options.workspace_directory,
-        cache_directory=options.cache_directory,
-        cache_quota_bytes=options.cache_quota_bytes or None,
-        allow_swap=options.allow_swap,
         allow_core_dumps=options.allow_core_dumps,
-        confidential_directory=options.confidential_directory,
-        allow_exec_keys=options.allow_exec_keys,
-        converters=ConverterSettings.parse(options.converter_environment, options.allow_code_conversion),
         on_demand=options.model_load_on_demand,
         memory_budget_bytes=options.model_memory_budget_bytes or None,
-        model_config_name=options.model_config_name,
         model_namespacing=options.model_namespacing,
         rate_limit=RateLimitMode(options.rate_limit.lower()),
         rate_limit_resources=options.rate_limit_resource,
@@ -233,8 +220,7 @@ def core_options(
         limits=options.limits,
         audit=audit,
         attest=options.attest.settings,
-        conversion_cache=options.conversion_cache,
-        conversion_sign_key=options.conversion_sign_key,
+        **options.loader_options(),
     )
 
 

@@ -7,7 +7,19 @@ from typing import Any
 
 import click
 
-from repoagent.cli.flags import PAIR, BackendSetting, agents_from_directory, limit_flags, merge_settings, take_limits
+from repoagent.cli.flags import (
+    BOOLEAN,
+    PAIR,
+    BackendSetting,
+    agents_from_directory,
+    boolean,
+    flags_of,
+    limit_flags,
+    merge_settings,
+    take,
+    take_limits,
+)
+from repoagent.loader.settings import AttestOptions, AuditOptions
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags.endpoint_flags import (
     RESTRICTED_API,
@@ -24,10 +36,9 @@ from repoagent_server.flags.endpoint_flags import (
 )
 from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings, take_strictness
 from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
-from repoagent_server.flags.values import BOOLEAN, boolean, flags_of, take
+from repoagent_server.flags.values import HEADER_PATTERN
 from repoagent_server.program.options import LogOptions, ServeOptions, open_ports
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 
 class AbbreviatingCommand(click.Command):
@@ -116,7 +127,7 @@ def _stands_alone(option: click.Option) -> bool:
     type=click.IntRange(0, 65535),
     help="Port for gRPC; 0 takes a free one.  [default: 8001, or a free one beside --http-port=0]",
 )
-@flags_of(GrpcOptions)
+@flags_of(GrpcOptions, kinds={"pattern": HEADER_PATTERN})
 @click.option(
     "--grpc-restricted-protocol",
     type=RESTRICTED_PROTOCOL,

@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from repoagent_server.shared.setting import setting
+from repoagent.loader.settings import setting
 from repoagent_server.tls.certificates import TlsFiles
 
 logger = logging.getLogger(__name__)

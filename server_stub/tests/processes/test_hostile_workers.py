@@ -26,11 +26,11 @@ from repoagent_server.program import keeper as keeper_program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.core import Core as FrontEndsCore
-from repoagent_server.shared.setting import AttestOptions, AuditOptions
 
 from repoagent.audit import NO_AUDIT, Actor, current_actor
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent.loader.settings import AttestOptions, AuditOptions
 from repoagent.serving.backends.python.process.memory import sealed_file
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
