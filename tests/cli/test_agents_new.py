@@ -81,9 +81,9 @@ def test_it_passes_its_contract_test(made: Made) -> None:
 
 
 def test_what_it_writes_is_clean_to_the_linter(made: Made) -> None:
-    options = ["--isolated", "--line-length=120", str(made.directory)]
+    options = ["--isolated", "--no-cache", "--line-length=120", "."]
     for command in (["check", "--select=B,E,F,I,PIE,SIM,UP,W"], ["format", "--check"]):
-        done = made.python("-m", "ruff", *command, *options)
+        done = made.python("-m", "ruff", *command, *options, cwd=made.directory)
         assert done.returncode == 0, done.stdout
 
 

@@ -14,8 +14,10 @@ def words() -> dict[str, Any]:
     return runpy.run_path(str(Path(__file__).with_name("words.py")))
 
 
-def test_no_page_has_a_fault(words: dict[str, Any], pages: dict[str, Any]) -> None:
-    found = {name: words["faults"](page.text) for name, page in pages.items()}
+def test_no_page_has_a_fault(words: dict[str, Any], pages: dict[str, Any], tree: Path) -> None:
+    texts = {name: page.text for name, page in pages.items()}
+    texts |= {str(path): path.read_text() for path in tree.glob("repoagent/cli/templates/**/README.md.txt")}
+    found = {name: words["faults"](text) for name, text in texts.items()}
     assert {name: faults for name, faults in found.items() if faults} == {}
 
 
