@@ -19,6 +19,8 @@ logger = logging.getLogger("repoagent.loader")
 
 
 _PATH: Final = re.compile(r"(?:^|[\s'\"(\[=:])/[^\s/]")
+_MISTAKES: Final = (ArithmeticError, AttributeError, LookupError, NameError, TypeError)
+"""What code raises that is wrong, rather than refuses."""
 _LONGEST_REASON: Final = 4000
 """Characters of an exception's text that are passed on: it goes into replies, the index, reports and logs."""
 
@@ -31,8 +33,8 @@ def reason_of(error: BaseException) -> str:
     name, text = type(error).__name__, _text(error)
     if len(text) > _LONGEST_REASON:
         text = f"{text[:_LONGEST_REASON]} ... (cut)"
-    # The text of a KeyError is the key, that of a SystemExit a number.
-    bare = isinstance(error, KeyError) and not isinstance(error, RepoAgentError)
+    # Their texts are for who knows the class: a KeyError's is the key, a SystemExit's a number.
+    bare = isinstance(error, _MISTAKES) and not isinstance(error, RepoAgentError)
     if text and (bare or not isinstance(error, Exception)):
         return f"{name}: {text}"
     return text or name

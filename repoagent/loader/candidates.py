@@ -19,6 +19,8 @@ _CALLED: Final = MappingProxyType(
 """The methods that the loader calls."""
 _CLOSE: Final = 0.87
 """``finalise`` and ``load_completed`` are as close as that, ``upload`` and ``reload`` are not."""
+_NEAR: Final = 0.8
+"""``lod`` is as near as that to ``load``: enough for an agent with no other method that is called."""
 
 
 def fault_in_methods(kind: type[Agent]) -> str:
@@ -27,7 +29,7 @@ def fault_in_methods(kind: type[Agent]) -> str:
     An agent whose one method is misspelt would accept every model.
     """
     if all(getattr(kind, name) is base for name, base in _CALLED.items()):
-        near = "".join(f"; did you mean '{name}' by '{wrong}'?" for wrong, name in _misspelt(kind))
+        near = "".join(f"; did you mean '{name}' by '{wrong}'?" for wrong, name in _misspelt(kind, _NEAR))
         return f"{kind.__name__} lacks the methods that are called, at least one of: {', '.join(_CALLED)}{near}"
     for name, base in _CALLED.items():
         member = inspect.getattr_static(kind, name)
@@ -41,7 +43,7 @@ def fault_in_methods(kind: type[Agent]) -> str:
 
 def warn_of_misspelt_methods(kind: type[Agent], where: str) -> None:
     """Log the methods of ``kind`` whose names are almost those of methods that are called."""
-    for wrong, name in _misspelt(kind):
+    for wrong, name in _misspelt(kind, _CLOSE):
         logger.warning("%s: %s.%s is never called; did you mean '%s'?", where, kind.__name__, wrong, name)
 
 
@@ -53,11 +55,11 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _misspelt(kind: type[Agent]) -> Iterator[tuple[str, str]]:
+def _misspelt(kind: type[Agent], cutoff: float) -> Iterator[tuple[str, str]]:
     for wrong, member in vars(kind).items():
         if isinstance(member, FunctionType) and not wrong.startswith("_") and not hasattr(Agent, wrong):
             letters = [name for name in _CALLED if sorted(name) == sorted(wrong)]
-            for name in (letters or get_close_matches(wrong, _CALLED, n=1, cutoff=_CLOSE))[:1]:
+            for name in (letters or get_close_matches(wrong, _CALLED, n=1, cutoff=cutoff))[:1]:
                 yield wrong, name
 
 

@@ -181,8 +181,11 @@ class AgentRegistry:
         return loaded
 
     def _remember(self, name: str, error: AgentError) -> None:
-        """Keep the reason for :meth:`list`, and log it with its traceback, but only when it is news."""
-        if self._errors.get(name) != error.reason:
+        """Keep the reason for :meth:`list`; log what an import raised, but only when it is news.
+
+        The end of a load logs every other reason, which needs no traceback.
+        """
+        if self._errors.get(name) != error.reason and error.__cause__ is not None:
             logger.error("agent '%s' cannot be used: %s", name, error.reason, exc_info=error.__cause__)
         self._errors[name] = error.reason
 

@@ -136,7 +136,8 @@ def startup_failure(failed: Mapping[str, str]) -> InternalError:
     reasons = [text.replace("failed to load ", "", 1) for text in failed.values()][:_REASONS]
     if len(failed) > _REASONS:
         reasons.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")
-    return InternalError(f"failed to load all models: {'; '.join(reasons)}")
+    hint = "to serve the others, turn exit_on_error off (--exit-on-error=false)"
+    return InternalError(f"failed to load all models: {'; '.join(reasons)}; {hint}")
 
 
 def pollers(options: CoreOptions, poll: Callable[[], None], demand: OnDemand) -> list[Poller]:

@@ -122,6 +122,8 @@ def test_the_reason_is_the_text_or_the_class() -> None:
 
 def test_the_text_of_a_key_error_is_no_reason_by_itself() -> None:
     assert reason_of(KeyError("licence")) == "KeyError: 'licence'"
+    assert reason_of(TypeError("expected str, not int")) == "TypeError: expected str, not int"
+    assert reason_of(ZeroDivisionError("division by zero")) == "ZeroDivisionError: division by zero"
 
 
 def test_a_very_long_reason_is_cut() -> None:

@@ -200,6 +200,22 @@ def test_an_agent_with_nothing_to_call_is_refused(install_package: Install, regi
     assert str(e.value).endswith("; did you mean 'load' by 'laod'?")
 
 
+def test_a_refusal_names_what_is_near_to_the_only_method(install_package: Install, registry: AgentRegistry) -> None:
+    offer(install_package, STAMP.replace("def load(", "def lod("))
+    with pytest.raises(AgentError, match=r"; did you mean 'load' by 'lod'\?$"):
+        registry.load("stamp")
+
+
+def test_only_an_import_that_raises_is_logged_here(
+    install_package: Install, registry: AgentRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of the load logs the reason in any case; a traceback is what it lacks."""
+    offer(install_package, "x = 1\n", "acme_stamp:x")
+    with pytest.raises(AgentError):
+        registry.load("stamp")
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("method", "text"),
     [

@@ -81,7 +81,7 @@ def test_a_bad_model_at_the_start_ends_the_start_and_the_good_ones_are_unloaded(
     write_model("good", {1: "1"})
     write_model("bad", {1: "fail no such luck"})
     core = new_core(start=False, control_mode=ControlMode.NONE)
-    with pytest.raises(InternalError, match=r"failed to load all models: load failed for model 'bad': .*no such luck"):
+    with pytest.raises(InternalError, match=r"failed to load all models: .*no such luck.*--exit-on-error=false"):
         core.start()
     assert loader.trace[-2:] == ["good1 UNLOAD", "good1 UNLOAD_COMPLETE"]
     assert not core.live()
