@@ -88,13 +88,13 @@ class Fleet(Versions):
                 one.result(_START_SECONDS)
             except FutureTimeoutError:
                 raise UnavailableError(f"worker {worker.index} has not started in {_START_SECONDS:g} s") from None
-            with self.lock:
-                if worker.calls is not None:  # Else it has died since, and another one is being started.
-                    self._complete(worker, worker.calls)
+            with self.changing:
+                if (calls := worker.calls) is not None:  # Else it has died since, and another one is being started.
+                    self._complete(worker, calls)
 
     def open(self) -> None:
         """Have them answer requests: from here on, and those that are started later."""
-        with self.lock:
+        with self.changing:
             self._open = True
         self.ask_all("open", timeout=STEP_SECONDS)
 
@@ -124,7 +124,8 @@ class Fleet(Versions):
     def watch(self, seconds: float) -> None:
         """End each worker whose front ends have not come round within ``seconds``: it hangs."""
         with self.lock:
-            asked = [(one, one.calls, one.calls.begin("turn")) for one in self._workers if one.serves and one.calls]
+            those = [(one, one.calls) for one in self._workers if one.serves and one.calls]
+        asked = [(one, calls, calls.begin("turn")) for one, calls in those]
         end = time.monotonic() + seconds
         for worker, calls, turn in asked:
             try:
@@ -204,7 +205,7 @@ class Fleet(Versions):
             lost = [one for one in handed if not self._handed_again(worker, calls, one)]
             for one in lost:  # Before it answers: a client must not find a model here and not there.
                 self._on_missing(one, "")
-            with self.lock:
+            with self.changing:
                 self._complete(worker, calls)
             logger.info("worker %d serves again", worker.index)
         except Exception as error:  # Whatever it is: a worker that does not answer must not keep its socket.
@@ -266,6 +267,7 @@ class Fleet(Versions):
         logger.info("worker %d has been replaced", fresh.index)
         if leaving is not None:
             try:
+                leaving.call("turn", timeout=STEP_SECONDS)  # One that hangs would keep clients that come to it.
                 leaving.call("leave", seconds, timeout=3 * seconds + LAST_SECONDS)
             except RepoAgentError:
                 old.kill()
@@ -300,10 +302,11 @@ class Fleet(Versions):
                 if self._is_shown(one):  # A load of the whole model may have brought it already.
                     one.missing = True
                     self._on_missing(one, "")
-            with self.lock:
+            with self.changing:
                 if any(map(self._is_shown, lost)):
                     raise UnavailableError("its agents have not brought all models again")
-                self._meet(fresh)
+                with self.lock:
+                    self._meet(fresh)
                 self._complete(fresh, calls)
         except BaseException:
             with self.lock:
@@ -339,11 +342,12 @@ class Fleet(Versions):
         return True
 
     def _complete(self, worker: WorkerProcess, calls: Calls) -> None:
-        """Have a worker that has built everything serve it. Holds the lock: what it gets has one time for all."""
+        """Have a worker that has built everything serve it. Nothing changes meanwhile: it has one time for all."""
         soon = CallsUntil(calls, STEP_SECONDS)
         self._replay(soon)
         for model, shown in self._shown.items():
             soon.call("show", model, self._entries(shown))
         if self._open:
             soon.call("open")
-        worker.serves = worker.calls is calls
+        with self.lock:
+            worker.serves = worker.calls is calls

@@ -25,7 +25,10 @@ class Roster:
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self.lock = threading.RLock()
-        """Held where nothing may change: which workers there are, and what they have in common."""
+        """Held for no longer than a look at which workers there are and what they have, or a change of that."""
+        self.changing = threading.RLock()
+        """Held while workers take up what all of them have in common, for as long as one may be silent: who only asks
+        does not wait for it. Never taken by one who holds ``lock``."""
         self._count = len(workers)
         self._workers = list(workers)
         """By their numbers; behind them the one that is being replaced, if any."""
@@ -59,12 +62,9 @@ class Roster:
         answers: list[Any] = []
         gone: RepoAgentError | None = None
         with self.lock:
-            asked = [
-                (one.index, one.calls, one.calls.begin(name, *arguments))
-                for one in self._workers
-                if one.serves and one.calls
-            ]
+            those = [(one.index, one.calls) for one in self._workers if one.serves and one.calls]
         end = _end(timeout)
+        asked = [(index, calls, calls.begin(name, *arguments)) for index, calls in those]
         for index, calls, future in asked:
             try:
                 answer = future.result(_left(end))
@@ -95,12 +95,15 @@ class Roster:
 
     def have(self, name: str, *arguments: Any) -> None:
         """Have all workers that serve do something. One that does not is ended: another one takes its place."""
-        with self.lock:
+        with self.changing:
             self._ask_those(name, *arguments, timeout=STEP_SECONDS, of=[one for one in self._workers if one.serves])
 
     def end(self, index: int) -> None:
-        """End a worker that does not answer: another one takes its place."""
-        self._workers[index].kill()
+        """End a worker that does not answer: another one takes its place. ``changing`` is held."""
+        worker = self._workers[index]
+        if worker.serves:  # Else it has ended, and that other one is there, or starts.
+            logger.error("worker %d does not take up a change: it is ended", index)
+            worker.end()
 
     def _ask_those(
         self,
@@ -115,8 +118,8 @@ class Roster:
         to ``late``."""
         answers = []
         with self.lock:
-            those = self._workers if of is None else of
-            asked = [(one, one.calls, one.calls.begin(name, *arguments)) for one in those if one.calls]
+            those = [(one, one.calls) for one in (self._workers if of is None else of) if one.calls]
+        asked = [(one, calls, calls.begin(name, *arguments)) for one, calls in those]
         end, fate = _end(timeout), "it is ended" if late is None else "it is replaced"
         for worker, calls, future in asked:
             try:
@@ -129,7 +132,7 @@ class Roster:
             except FutureTimeoutError:
                 text = "worker %d does not answer '%s' within %s seconds: %s"
                 logger.error(text, worker.index, name, timeout, fate)
-                worker.kill() if late is None else late.append(worker)
+                worker.end() if late is None else late.append(worker)
             except RepoAgentError as error:
                 logger.error("worker %d does not do '%s': %s: %s", worker.index, name, fate, error)
                 calls.close() if late is None else late.append(worker)

@@ -116,7 +116,7 @@ class Versions(Roster):
             if not members:
                 raise UnavailableError(f"model '{model}' cannot be loaded: no worker process is there")
             self._handed[handed.number] = handed
-            builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
+        builds = [(worker, calls.begin("build", *handed.order)) for worker, calls in members]
         cancel = partial(self._ask_those, "cancel", handed.number, timeout=STEP_SECONDS)
         watch = _Watch(cancelled, cancel, [build for _, build in builds])
         answers: list[Any] = []
@@ -147,7 +147,7 @@ class Versions(Roster):
     def have_or_replace(self, name: str, *arguments: Any) -> None:
         """Have all workers that serve do something. One that does not is replaced: its requests are not cut off."""
         late: list[WorkerProcess] = []
-        with self.lock:
+        with self.changing:  # A new worker that has what there was before is one of them, or is not there yet.
             serving = [one for one in self._workers if one.serves and one.index != LEAVING]
         self._ask_those(name, *arguments, timeout=STEP_SECONDS, of=serving, late=late)
         if late:
@@ -183,7 +183,7 @@ class Versions(Roster):
         with self.lock:
             handed.complete = complete
             others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != handed.home]
-            asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
+        asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
         for worker, one in asked:
             try:
                 one.result(STEP_SECONDS)
@@ -203,19 +203,21 @@ class Versions(Roster):
     def show(self, model: str, versions: Mapping[int, Handed]) -> None:
         """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
         numbers = {version: handed.number for version, handed in versions.items()}
-        with self.lock:
+        with self.changing:
             self._ask_those("expect", model, timeout=STEP_SECONDS)
-            self._shown[model] = numbers
+            with self.lock:
+                self._shown[model] = numbers
             self._ask_those("show", model, self._entries(numbers), timeout=STEP_SECONDS)
 
     def retire(self, handed: Handed) -> None:
         """Let no new request of it in."""
-        with self.lock:
-            shown = self._shown.get(handed.model, {})
-            if shown.get(handed.version) == handed.number:
-                del shown[handed.version]
-            if not shown:
-                self._shown.pop(handed.model, None)
+        with self.changing:
+            with self.lock:
+                shown = self._shown.get(handed.model, {})
+                if shown.get(handed.version) == handed.number:
+                    del shown[handed.version]
+                if not shown:
+                    self._shown.pop(handed.model, None)
             self._ask_those("retire", handed.number, timeout=STEP_SECONDS)
 
     def running(self, handed: Handed) -> int:
@@ -267,7 +269,7 @@ class Versions(Roster):
                 return  # It has been unloaded meanwhile, with its files.
         elif handed.can_be_had(worker.index):  # Else all workers hear of it when it has been built.
             calls.call("pass_on", *handed.passed, timeout=STEP_SECONDS)
-        with self.lock:
+        with self.changing:
             shown = self._shown.get(handed.model, {})
             if shown.get(handed.version) == handed.number:  # An ensemble is built over members that are shown.
                 calls.call("show", handed.model, self._entries(shown), timeout=STEP_SECONDS)

@@ -43,7 +43,7 @@ class WorkerProcess:
         self.calls: Calls | None = None
         """None while there is no process."""
         self.ended = threading.Event()
-        """Set when a process has ended."""
+        """Set while there is no process any more."""
         self.serves = False
         """Whether it has what the others have: until then it is not asked about that."""
         self._program = program
@@ -89,6 +89,7 @@ class WorkerProcess:
             theirs.close()
             their_news.close()
         self._started = time.monotonic()
+        self.ended.clear()
         self.calls = Calls(ours, answers, on_end, f"worker {self.index}")
         self.calls.start()
         listeners = [[address, port, listener.fileno()] for (address, port), listener in self._listeners.items()]
@@ -116,6 +117,11 @@ class WorkerProcess:
         """End it at once."""
         if self._process is not None:
             self._process.kill()
+
+    def end(self) -> None:
+        """The same, and return when it is seen to have ended: what comes next is not asked of it."""
+        self.kill()
+        self.ended.wait(_LAST_SECONDS)
 
     def wait(self) -> str:
         """Return once it has ended, which it is to do by itself: how it ended."""

@@ -109,7 +109,7 @@ class Keeper:
 
     def turn(self) -> None:
         """Return if this process works: nothing holds for long what each change of a model or worker needs."""
-        with self._fleet.lock:
+        with self._fleet.changing, self._fleet.lock:
             self.core.ready()
 
     def _watch(self) -> None:

@@ -64,7 +64,7 @@ class SharedSettings:
         }
 
     def replay(self, calls: CallsUntil) -> None:
-        """Have a new worker make what was changed. The fleet's lock is held."""
+        """Have a new worker make what was changed. Nothing else is changed meanwhile."""
         if self._access is not None:
             calls.call(*_access_change(self._access))
         for name, certificates in self._certificates.items():
@@ -81,7 +81,7 @@ class SharedSettings:
         if not isinstance(what, Mapping) or not isinstance(what.get("change"), Mapping):
             raise InvalidArgumentError("a change of settings without a change")
         change = {text_of(name): value for name, value in what["change"].items()}
-        with acting_as(client(actor)), self._fleet.lock:
+        with acting_as(client(actor)), self._fleet.changing:
             if what.get("setting") == "log":
                 self._change_log(worker, change)
             elif what.get("setting") == "trace":
@@ -124,14 +124,14 @@ class SharedSettings:
         if any(type(number) is not int or number < 0 for number in (offset, size)):
             raise InvalidArgumentError("a region has no such size")
         change = ["register", text_of(name), text_of(key), offset, size]
-        with self._fleet.lock:
+        with self._fleet.changing:
             if len(self._made) > _MOST_REGIONS:
                 raise InvalidArgumentError(f"there are {_MOST_REGIONS} changes already")
             self._in_all(worker, change, ["unregister", name])
             self._made["region", name] = change
 
     def _unregister(self, worker: Callable[[], int], name: str) -> None:
-        with self._fleet.lock:
+        with self._fleet.changing:
             gone = [one for one in self._made if one[0] == "region" and name in ("", one[1])]  # type: ignore[index]
             for one in gone:
                 del self._made[one]

@@ -21,6 +21,7 @@ class Calls:
         self.made: list[str] = []
         self.silent = ""
         """The call that has no answer."""
+        self.over = False
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
         if name == self.silent:
@@ -31,6 +32,9 @@ class Calls:
 
     def begin(self, name: str, *arguments: Any) -> "Future[Any]":
         future: Future[Any] = Future()
+        if self.over:
+            future.set_exception(Ended("it has ended"))
+            return future
         if name == self.silent:
             return future
         try:
@@ -68,7 +72,14 @@ class Place:
         other.links.append(self.index)
 
     def kill(self) -> None:
+        """The fleet sees the end a moment later."""
         self.killed = True
+        if self.calls is not None:
+            self.calls.over = True
+
+    def end(self) -> None:
+        self.kill()
+        self.calls, self.serves = None, False
 
 
 class Fixture:
@@ -137,6 +148,27 @@ def _hang(worker: Place, question: str) -> None:
     """Have ``worker`` answer all but one question."""
     assert worker.calls is not None
     worker.calls.silent = question
+
+
+def test_who_takes_the_place_of_a_worker_that_was_silent_is_not_ended_for_it(fixture: Fixture) -> None:
+    silent, new = fixture.workers
+    new.serves = False
+    for index in (silent.index, new.index):
+        fixture.fleet.end(index)
+    assert (silent.killed, new.killed) == (True, False)
+
+
+def test_a_load_goes_on_without_a_worker_that_was_ended_as_it_began(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed: the worker that had just been killed counted as one that died of the model."""
+    monkeypatch.setattr(versions, "STEP_SECONDS", 0.01)
+    hangs, works = fixture.workers
+    _hang(hangs, "let_call")
+    fixture.script["build"] = lambda *_: {"config": "", "keeps_files": False}
+    fixture.fleet.let_call()
+    fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False)
+    assert (hangs.killed, works.killed) == (True, False)
 
 
 def test_a_worker_that_does_not_let_go_of_a_version_is_ended(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +357,54 @@ def test_a_version_that_is_unloaded_meanwhile_does_not_keep_workers_from_being_r
     assert kept.number in fixture.fleet._handed
 
 
+def _is_held(fixture: Fixture) -> bool:
+    """Whether others would wait for the lock that every question takes."""
+    found: list[bool] = []
+
+    def take() -> None:
+        found.append(not (taken := fixture.fleet.lock.acquire(blocking=False)))
+        if taken:
+            fixture.fleet.lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return found == [True]
+
+
+def test_a_worker_that_is_silent_while_something_changes_holds_up_no_question(fixture: Fixture) -> None:
+    """The index waited for as long as a worker may be silent: twice 30 seconds."""
+    held: list[tuple[str, bool]] = []
+    for name in ("expect", "show", "retire", "access", "statistics", "open", "turn"):
+        fixture.script[name] = lambda *_, name=name: held.append((name, _is_held(fixture)))
+    one = fixture.hand(1)
+    fixture.fleet.show("m1", {1: one})
+    fixture.fleet.have("access")
+    fixture.fleet.ask_all("statistics", timeout=1)
+    fixture.fleet.watch(1)
+    fixture.fleet._count = 1  # One is enough.
+    fixture.fleet.replace(1)
+    fixture.fleet.retire(one)
+    asked = {name for name, _ in held}
+    assert asked == set(fixture.script) - {"leave"}
+    assert not [name for name, is_held in held if is_held]
+
+
+def test_a_worker_that_hangs_when_it_is_to_leave_keeps_no_client(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the sockets for as long as its clients would have had to go elsewhere."""
+    monkeypatch.setattr(fleet, "STEP_SECONDS", 0.01)
+    monkeypatch.setattr(fleet, "LAST_SECONDS", 0.01)
+    hangs, works = fixture.workers
+    _hang(hangs, "turn")
+    made = cast(Any, hangs.calls).made
+    fixture.fleet._count = 1
+    fixture.fleet.replace(60)
+    assert (hangs.killed, works.killed) == (True, False)
+    assert "leave" not in made
+
+
 def test_no_worker_that_takes_its_time_with_a_version_holds_up_the_keeper(fixture: Fixture) -> None:
     """One loads in the first round, one is loaded meanwhile, and one is unloaded meanwhile."""
     fixture.hand(1)
@@ -332,14 +412,7 @@ def test_no_worker_that_takes_its_time_with_a_version_holds_up_the_keeper(fixtur
     held: list[tuple[str, bool]] = []
 
     def note(name: str) -> None:
-        def take() -> None:
-            held.append((name, not (taken := fixture.fleet.lock.acquire(blocking=False))))
-            if taken:
-                fixture.fleet.lock.release()
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join()
+        held.append((name, _is_held(fixture)))
 
     def build(number: int, *_: Any) -> None:
         note(f"build {number}")

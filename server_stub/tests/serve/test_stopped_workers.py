@@ -1,0 +1,152 @@
+"""``--processes``: a worker that is stopped (SIGSTOP) while something is to be done in all of them.
+
+It is given up after the silence that the flag allows. The others answer meanwhile, and nothing that it has served comes
+back with it.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+
+from server_stub.tests.serve.test_certificates_handed_out import Files
+from server_stub.tests.serve.test_processes import ask, connections, in_process, processes
+from tests.extent import in_full
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import Server, World
+
+SILENCE: Final = f"--limit-worker-silence-seconds={in_full(0, otherwise=4)}"
+"""Without that bound, those of the single steps hold: 30 seconds for most."""
+MODELS: Final = ("--load-model=plain", "--load-model=other")
+
+SLOW: Final = """
+import time
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(3600)
+"""
+
+Operation = Callable[["Server"], int]
+OPERATIONS: Final[dict[str, tuple[Operation, bool]]] = {
+    "load": (lambda server: server.load("third").status_code, False),
+    "unload": (lambda server: server.unload("other").status_code, True),
+    "settings": (lambda server: server.http.post("/v2/logging", json={"log_verbose_level": 1}).status_code, True),
+}
+"""What is done, and whether it succeeds without the worker: a load fails if one that builds its model ends."""
+
+
+def stopped(server: "Server") -> int:
+    """Stop one of the workers; it is not the one that ``server.http`` is connected to."""
+    of_client: set[int] = set()
+    for pid in processes(server):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            server.http.get("/v2/health/live", timeout=2)
+        except httpx.TimeoutException:
+            of_client.add(pid)
+            os.kill(pid, signal.SIGCONT)
+            server.http.get("/v2/health/live")
+        else:
+            return pid
+    raise AssertionError(f"each of {of_client} keeps the client from its answer")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_stopped_worker_is_given_up_and_what_it_had_does_not_come_back(world: "World", name: str) -> None:
+    world.model("other")
+    world.model("third")
+    server = world.serve("--processes=3", SILENCE, *MODELS)
+    operation, succeeds = OPERATIONS[name]
+    with connections(server) as clients, ThreadPoolExecutor(1) as pool:
+        assert {ask(one, "plain") for one in clients} == {200}
+        pid = stopped(server)
+        done: Future[int] = pool.submit(operation, server)
+        answered = _answered(clients)
+        assert answered, "the others serve"
+        assert {one.post("/v2/repository/index").status_code for one in answered} == {200}
+        assert not done.done(), "the index waits for no worker that is silent"
+        assert (done.result(120) == 200) == succeeds
+    server.until(lambda: "serves again" in server.log, "another worker")
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    assert pid not in processes(server)
+    has = {"load": {"plain", "other"}, "unload": {"plain"}, "settings": {"plain", "other"}}[name]
+    with connections(server) as clients:
+        for model in ("plain", "other", "third"):
+            assert {ask(one, model) for one in clients} == {200 if model in has else 404}
+    assert server.stop() == 0
+
+
+def _answered(clients: list[httpx.Client]) -> list[httpx.Client]:
+    """Those that are not connected to a worker that is stopped."""
+    found = []
+    for one in clients:
+        with suppress(httpx.TimeoutException):
+            one.get("/v2/health/live", timeout=0.5)
+            found.append(one)
+            if len(found) == 2:
+                break
+    return found
+
+
+def test_a_worker_that_goes_on_in_time_takes_up_what_it_has_missed(world: "World") -> None:
+    world.model("other")
+    server = world.serve("--processes=3", "--limit-worker-silence-seconds=60", *MODELS)
+    before = processes(server)
+    with ThreadPoolExecutor(1) as pool:
+        pid = stopped(server)
+        done = pool.submit(server.unload, "other")
+        server.until(lambda: "successfully unloaded" in server.log or done.running(), "the unload")
+        os.kill(pid, signal.SIGCONT)
+        assert done.result(120).status_code == 200
+    with connections(server) as clients:
+        assert {ask(one, "plain") for one in clients} == {200}
+        assert {ask(one, "other") for one in clients} == {404}
+    assert processes(server) == before
+    assert server.stop() == 0
+
+
+def test_a_load_ends_if_all_workers_are_stopped_before_one_has_built_its_model(world: "World") -> None:
+    """Nothing shows how long it may take: the bound is that of a worker which does nothing."""
+    in_process(world, "slow", SLOW)
+    server = world.serve("--processes=2", "--limit-worker-silence-seconds=2", *MODELS[:1])
+    before = processes(server)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.load, "slow")
+        with httpx.Client(base_url=server.http.base_url, timeout=60) as other:
+            server.until(lambda: _state(other, "slow") == "LOADING", "the load")
+        for pid in before:
+            os.kill(pid, signal.SIGSTOP)
+        assert isinstance(asked.exception(120), httpx.TransportError), "who asked was connected to one of them"
+    server.until(lambda: server.log.count("serves again") == len(before), "other workers")
+    with httpx.Client(base_url=server.http.base_url, timeout=60) as other:
+        server.until(lambda: _state(other, "slow") == "UNAVAILABLE", "the end of the load")
+        assert ask(other, "plain") == 200
+    assert not set(before) & set(processes(server))
+    assert server.stop() == 0
+
+
+def _state(client: httpx.Client, model: str) -> str:
+    entries = client.post("/v2/repository/index").json()
+    return next((str(entry.get("state")) for entry in entries if entry["name"] == model), "")
+
+
+def test_who_replaces_a_stopped_worker_has_the_certificate_that_came_meanwhile(world: "World", tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.install(files.authority.issue("first"))
+    server = world.serve("--processes=3", SILENCE, *MODELS[:1], *files.flags)
+    pid = processes(server)[0]
+    os.kill(pid, signal.SIGSTOP)
+    files.install(files.authority.issue("second"))
+    server.until(lambda: "HTTP uses the TLS certificate that is now in" in server.log, "the new certificate")
+    server.until(lambda: pid not in processes(server) and len(processes(server)) == 3, "another worker")
+    server.until(lambda: "serves again" in server.log or "has been replaced" in server.log, "that it serves")
+    assert files.all_names(server) == {"second"}
+    assert server.stop() == 0
