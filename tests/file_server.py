@@ -139,7 +139,7 @@ class FileServer:
         self.connections = 0
         self._server = _Server((address, 0), Request)
         self._server.owner = self
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
         self.port: int = self._server.server_port
         self.host = f"{address}:{self.port}"

@@ -90,7 +90,7 @@ def _provider(stack: ExitStack, keys: bytes) -> int:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
     stack.callback(server.server_close)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     stack.callback(thread.join)
     stack.callback(server.shutdown)

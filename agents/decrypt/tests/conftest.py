@@ -2,12 +2,10 @@
 
 import io
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +23,7 @@ from repoagent_decrypt.files.positional import Workers
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.testing import write_files
+from tests.file_server import FileServer, Request
 
 
 @dataclass
@@ -208,27 +207,14 @@ class Service:
 def service() -> Iterator[Service]:
     told = Service(lambda _asked: (404, {}, b""))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked = Asked(self.command, self.path, dict(self.headers), body)
-            told.asked.append(asked)
-            status, headers, answer = told.answer(asked)
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(answer)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer)
+    def handle(request: Request) -> bool:
+        asked = Asked(request.command, request.path, dict(request.headers), request.body())
+        told.asked.append(asked)
+        status, headers, answer = told.answer(asked)
+        request.answer(status, answer, headers)
+        return True
 
-        do_POST = do_GET
-
-        def log_message(self, *_args: Any) -> None:
-            """Be quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        told.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with FileServer() as server:
+        server.handlers.append(handle)
+        told.url = server.url
         yield told
-        server.shutdown()
-        thread.join()

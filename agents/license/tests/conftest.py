@@ -1,15 +1,15 @@
 """A key to sign with, and an endpoint to ask."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.file_server import FileServer, Request
 
 
 @dataclass
@@ -25,29 +25,20 @@ class Endpoint:
 def endpoint() -> Iterator[Endpoint]:
     told = Endpoint()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told.asked.append((self.headers.get("Authorization"), body))
-            reply = told.answer(body)
-            if reply is None:
-                return
-            self.send_response(reply[0])
-            self.send_header("Content-Length", str(len(reply[1])))
-            self.send_header("Location", f"{told.url}/elsewhere")
-            self.end_headers()
-            self.wfile.write(reply[1])
+    def handle(request: Request) -> bool:
+        body = json.loads(request.body())
+        told.asked.append((request.headers.get("Authorization"), body))
+        reply = told.answer(body)
+        if reply is None:
+            request.break_off()
+        else:
+            request.answer(*reply, {"Location": f"{told.url}/elsewhere"})
+        return True
 
-        def log_message(self, *_args: Any) -> None:
-            """Be quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        told.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with FileServer() as server:
+        server.handlers.append(handle)
+        told.url = server.url
         yield told
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +20,7 @@ from repoagent_server.access.tokens import MOST_BYTES, read_key_set
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from server_stub.tests.access.conftest import PATIENCE, Follow, Issuer, client, digest
+from tests.file_server import FileServer, Request
 from tests.waiting import until
 
 
@@ -96,26 +96,19 @@ class _Web:
 
     def __init__(self) -> None:
         self.answer: Callable[[Any], None] = lambda handler: handler.send_error(500)
-        self.requests = 0
-        outer = self
+        self._server = FileServer()
+        self._server.handlers.append(self._handle)
+        self.url = f"{self._server.url}/keys"
+        self.close = self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.requests += 1
-                outer.answer(self)
+    def _handle(self, request: Request) -> bool:
+        self.answer(request)
+        request.close_connection = True  # Of some answers nothing else is the end.
+        return True
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/keys"
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    @property
+    def requests(self) -> int:
+        return len(self._server.requests)
 
 
 def _sends(body: bytes, status: int = 200, **headers: str) -> Callable[[Any], None]:

@@ -2,10 +2,8 @@
 
 import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from repoagent.serving.requests.request import InferRequest, InferResponse, Outp
 from repoagent.serving.tracing.spans import SpanTraces
 from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
+from tests.file_server import FileServer, Request
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -31,28 +30,15 @@ class Collector:
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[tuple[str, ExportTraceServiceRequest]] = queue.SimpleQueue()
-        outer = self
+        self._server = FileServer()
+        self._server.handlers.append(self._take)
+        self.url = f"{self._server.url}/v1/traces"
+        self.close = self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.requests.put((self.path, ExportTraceServiceRequest.FromString(body)))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _take(self, request: Request) -> bool:
+        self.requests.put((request.path, ExportTraceServiceRequest.FromString(request.body())))
+        request.answer(200)
+        return True
 
     def resource(self) -> tuple[dict[str, str], list[Any]]:
         """The attributes of the sender, and its spans, of all that has arrived."""

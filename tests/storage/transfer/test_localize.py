@@ -197,7 +197,7 @@ def web(tmp_path: Path, write_tree: Callable[..., Path]) -> Iterator[str]:
 
     write_tree(tmp_path / "www", {"repo/m/1/w": b"w" * 100_000, "repo/m/config.pbtxt": b"c", "repo/m/1/a b.txt": b"x"})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "www")))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/repo"
     server.shutdown()
