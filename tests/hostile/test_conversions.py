@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +18,12 @@ from repoagent.errors import CancelledError
 from repoagent.limits import Limits
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
-from tests.loader.converting.conftest import Converting
+from tests.loader.converting.conftest import Converting, converting, marks
 from tests.loader.converting.samples import CONVERTERS
 from tests.processes import runs
 from tests.waiting import until
+
+__all__ = ["converting", "marks"]
 
 pytestmark = pytest.mark.slow
 _PROGRAM: Final = """
@@ -39,20 +41,6 @@ with AgentHarness(directory / "harness", converters=CONVERTERS) as harness:
     print(json.dumps([result.built for result in converting.results]), str(outcome.error or ""))
 """
 _ROOT: Final = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def converting(tmp_path: Path) -> Iterator[Converting]:
-    with AgentHarness(tmp_path / "harness", converters=CONVERTERS) as harness:
-        yield Converting(tmp_path, harness)
-
-
-@pytest.fixture
-def marks(tmp_path: Path) -> Path:
-    """Where builds leave their marks."""
-    path = tmp_path / "marks"
-    path.mkdir()
-    return path
 
 
 @pytest.fixture

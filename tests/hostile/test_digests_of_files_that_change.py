@@ -3,9 +3,8 @@
 import hashlib
 import mmap
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from repoagent.api import Agent, AgentModel, RemoteFile
 from repoagent.errors import AgentRefusedError, InvalidArgumentError
 from repoagent.testing import AgentHarness, write_files
 from tests.file_server import FileServer
+from tests.hostile.test_one_read_for_two_agents import racing
 
 GOOD, BAD = b"good" * 4096, b"evil" * 4096
 NAME = "1/model.bin"
@@ -275,26 +275,6 @@ def test_no_digest_can_be_stated_of_a_file_that_is_not_the_agents(where: str, tm
     assert errors
 
 
-@contextmanager
-def racing(path: Path) -> Iterator[None]:
-    """A thread that writes other bytes and the right ones in turn, for a block."""
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            for content in (BAD, GOOD):
-                with path.open("r+b") as file:
-                    file.write(content)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def test_what_a_racing_thread_writes_leaves_no_digest_of_other_bytes(tmp_path: Path, model: Path) -> None:
     found: list[tuple[str, str]] = []
 
@@ -306,7 +286,7 @@ def test_what_a_racing_thread_writes_leaves_no_digest_of_other_bytes(tmp_path: P
         def load(self, model: AgentModel) -> None:
             path = model.localize() / NAME
             for last in [GOOD, BAD] * 10:
-                with racing(path):
+                with racing(path, GOOD, BAD):
                     for _ in range(5):
                         model.digests(WANTED)
                 if last is BAD:

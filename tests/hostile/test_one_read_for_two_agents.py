@@ -180,15 +180,8 @@ BEFORE = ["verify digests", "decrypt key", "decrypt keep_read_digests"]
 MOMENTS = [*BEFORE, "decrypt update_location", "after decrypt LOAD", "after verify LOAD"]
 
 
-@pytest.mark.parametrize(
-    ("moment", "back"), [*((moment, False) for moment in MOMENTS), *((moment, True) for moment in BEFORE)]
-)
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_loaded_is_what_was_signed(
-    change: Callable[[Path], None], moment: str, back: bool, model: Path, harness: AgentHarness, faults: FaultInjection
-) -> None:
-    """At any moment, and also if the signed files are ``back`` before anyone looks a second time."""
-    signed(model)
+def restoring(model: Path) -> Callable[[], None]:
+    """What gives every file the content that it has now, and removes what is not there now."""
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
 
     def restore() -> None:
@@ -198,6 +191,19 @@ def test_what_is_loaded_is_what_was_signed(
         for path, content in before.items():
             path.write_bytes(content)
 
+    return restore
+
+
+@pytest.mark.parametrize(
+    ("moment", "back"), [*((moment, False) for moment in MOMENTS), *((moment, True) for moment in BEFORE)]
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_loaded_is_what_was_signed(
+    change: Callable[[Path], None], moment: str, back: bool, model: Path, harness: AgentHarness, faults: FaultInjection
+) -> None:
+    """At any moment, and also if the signed files are ``back`` before anyone looks a second time."""
+    signed(model)
+    restore = restoring(model)
     faults.at(moment, lambda: change(model / "1" / "a.bin.age"))
     if back:
         faults.at("decrypt update_location", restore)
@@ -305,11 +311,8 @@ def test_a_cancelled_load_leaves_nothing(
 
 
 @contextmanager
-def racing(path: Path) -> Iterator[None]:
-    """A thread that writes another file for the same key and the signed one in turn, for a block."""
-    good = path.read_bytes()
-    overwrite(path)
-    bad = path.read_bytes()
+def racing(path: Path, good: bytes, bad: bytes) -> Iterator[None]:
+    """A thread that writes ``bad`` and ``good`` in turn, for a block."""
     over = threading.Event()
 
     def work() -> None:
@@ -325,12 +328,14 @@ def racing(path: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        path.write_bytes(good)
 
 
 def test_a_racing_thread_gets_nothing_loaded_that_was_not_signed(model: Path, harness: AgentHarness) -> None:
-    signed(model)
-    with racing(model / "1" / "a.bin.age"):
+    """It writes another file for the same key and the signed one in turn."""
+    path = signed(model) / "1" / "a.bin.age"
+    good = path.read_bytes()
+    overwrite(path)
+    with racing(path, good, path.read_bytes()):
         outcomes = [harness.run(model) for _ in range(30)]
     for outcome in outcomes:
         assert not outcome.loaded or plain_of(outcome) == PLAIN

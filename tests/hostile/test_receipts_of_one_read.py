@@ -18,7 +18,7 @@ from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.testing import AgentHarness, FaultInjection
 from tests.hostile import test_one_read_for_two_agents as one_read
-from tests.hostile.test_one_read_for_two_agents import BEFORE, CHANGES, MOMENTS, model, sealed, signed
+from tests.hostile.test_one_read_for_two_agents import BEFORE, CHANGES, MOMENTS, model, restoring, sealed, signed
 
 __all__ = ["model"]
 
@@ -127,16 +127,7 @@ def test_what_is_stated_is_what_was_judged(
     recorder: Recorder,
 ) -> None:
     """A receipt of a load that passed states what was signed; one of a refused load never does."""
-    before = {path: path.read_bytes() for path in signed(model).rglob("*") if path.is_file()}
-    expected = digests(model)
-
-    def restore() -> None:
-        for path in model.rglob("*"):
-            if path.is_symlink() or (path.is_file() and path not in before):
-                path.unlink()
-        for path, content in before.items():
-            path.write_bytes(content)
-
+    restore, expected = restoring(signed(model)), digests(model)
     faults.at(moment, lambda: change(model / "1" / "a.bin.age"))
     if back:
         faults.at("decrypt update_location", restore)
