@@ -1,12 +1,15 @@
 """Small decoder folders, made once per session, and runners over them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from repoagent_llm import Executor, ExecutorConfig, Request, Result
 from repoagent_llm.builder import Form, Precision, build
 from repoagent_llm.runner.decoder_spec import read_spec
 from repoagent_llm.runner.openvino.model import open_paged
@@ -22,7 +25,14 @@ from llm.tests.plan_folders import plan_folder
 from llm.tests.reference import Reference
 from tests.engines.platforms import allocations, new_platform
 
+LIMIT: Final = timedelta(seconds=120)
 MakeFolder = Callable[..., Path]
+
+
+def results_of(executor: Executor, requests: Sequence[Request]) -> list[Result]:
+    """The one response of each request."""
+    ids = executor.enqueue_requests(requests)
+    return [responses[0].result for responses in executor.await_responses(ids, LIMIT)]
 
 
 def need_openvino() -> None:
@@ -147,6 +157,31 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
     yield make
     for runner in opened:
         runner.close()
+
+
+@pytest.fixture
+def runner_options() -> dict[str, Any]:
+    """What the runners of :func:`start` have besides; for modules to replace."""
+    return {}
+
+
+@pytest.fixture
+def start(open_runner: Callable[..., OrtRunner], runner_options: dict[str, Any]) -> Iterator[Callable[..., Executor]]:
+    """``start(kind, form, precision, config)``: an executor over a small model, shut down at the end."""
+    with ExitStack() as stack:
+
+        def make(
+            kind: str = "llama",
+            form: Form = Form.GQA,
+            precision: Precision = Precision.FP32,
+            config: ExecutorConfig | None = None,
+        ) -> Executor:
+            runner = open_runner(kind, form, precision, max_sequences=8, **runner_options)
+            executor = Executor.from_runner(runner, config or ExecutorConfig(max_beam_width=4))
+            stack.callback(executor.shutdown)
+            return executor
+
+        yield make
 
 
 class CountingSession:

@@ -1,6 +1,6 @@
 """LoRA in the executor: an adapter gives what its merged weights give, whoever shares the batch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder.products import dequantize, quantize
 from repoagent_llm.runner.ort import OrtRunner
 
+from llm.tests.conftest import results_of
 from llm.tests.lora_sample import SampleAdapter
 from llm.tests.reference import Reference
 
@@ -34,23 +35,8 @@ GetReference = Callable[[str], Reference]
 
 
 @pytest.fixture
-def start(open_runner: Callable[..., OrtRunner]) -> Iterator[Callable[..., Executor]]:
-    """``start(kind, form, config)``: an executor over a small model that takes adapters."""
-    started: list[Executor] = []
-
-    def make(kind: str = "llama", form: Form = Form.GQA, config: ExecutorConfig | None = None) -> Executor:
-        runner = open_runner(kind, form, lora=True, max_sequences=8, max_seq_len=96)
-        started.append(Executor.from_runner(runner, config or ExecutorConfig(max_beam_width=4)))
-        return started[-1]
-
-    yield make
-    for executor in started:
-        executor.shutdown()
-
-
-def _answer(executor: Executor, requests: list[Request]) -> list[Result]:
-    ids = executor.enqueue_requests(requests)
-    return [responses[0].result for responses in executor.await_responses(ids, LIMIT)]
+def runner_options() -> dict[str, Any]:
+    return {"lora": True, "max_seq_len": 96}
 
 
 def _request(lora: LoraConfig | None, prompt: list[int] = PROMPT, tokens: int = 8, **options: Any) -> Request:
@@ -76,7 +62,7 @@ def test_adapters_of_a_batch_give_what_their_merged_weights_give(
     expected = [one.greedy(prompt, 8) for one, prompt in zip(merged, prompts, strict=True)]
     assert expected[1] != model.greedy(prompts[1], 8)
     assert expected[2] != model.greedy(prompts[2], 8)
-    results = _answer(executor, [_request(lora, prompt) for lora, prompt in zip(loras, prompts, strict=True)])
+    results = results_of(executor, [_request(lora, prompt) for lora, prompt in zip(loras, prompts, strict=True)])
     assert _tokens(results) == expected
     for one, prompt, result in zip(merged, prompts, results, strict=True):
         wanted = one.logits(prompt + result.output_token_ids[0][:-1])[len(prompt) - 1 :]
@@ -87,9 +73,9 @@ def test_a_row_without_an_adapter_is_not_changed_by_its_neighbours(
     start: Callable[..., Executor], reference: GetReference, open_runner: Callable[..., OrtRunner]
 ) -> None:
     adapter = SampleAdapter(reference("llama"), 1).config(7)
-    together = _answer(start(), [_request(adapter), _request(None), _request(adapter, PROMPT[5:])])[1]
+    together = results_of(start(), [_request(adapter), _request(None), _request(adapter, PROMPT[5:])])[1]
     with Executor.from_runner(open_runner("llama", max_seq_len=96), ExecutorConfig()) as plain:
-        (alone,) = _answer(plain, [_request(None)])
+        (alone,) = results_of(plain, [_request(None)])
     assert together.output_token_ids == alone.output_token_ids
     np.testing.assert_allclose(together.generation_logits, alone.generation_logits, atol=2e-5)
 
@@ -113,7 +99,7 @@ def test_adapters_work_beside_weights_of_other_precisions(
     expected = Reference(checkpoint("llama"), {**rounded, **adapter.merged()}).logits(PROMPT)[-1]
     runner = open_runner("llama", precision=precision, lora=True, max_seq_len=96)
     with Executor.from_runner(runner, ExecutorConfig()) as executor:
-        (result,) = _answer(executor, [_request(adapter.config(1))])
+        (result,) = results_of(executor, [_request(adapter.config(1))])
     assert np.corrcoef(expected, model.logits(PROMPT)[-1])[0, 1] < 0.8
     assert np.corrcoef(expected, result.generation_logits[0][0])[0, 1] > 0.99
 
@@ -124,7 +110,7 @@ def test_beams_and_several_sequences_keep_their_adapter(
     adapter = SampleAdapter(reference("llama"), 1)
     merged = Reference(checkpoint("llama"), adapter.merged())
     executor = start()
-    (beams,) = _answer(executor, [_request(adapter.config(1), PROMPT[:10], 5, sampling_config=SamplingConfig(3))])
+    (beams,) = results_of(executor, [_request(adapter.config(1), PROMPT[:10], 5, sampling_config=SamplingConfig(3))])
     assert beams.output_token_ids == [text for text, _ in merged.beams(PROMPT[:10], 5, [3])]
     request = _request(LoraConfig(1), PROMPT[:10], 5, sampling_config=SamplingConfig(num_return_sequences=2))
     request_id = executor.enqueue_request(request)
@@ -144,7 +130,7 @@ def test_rows_take_their_adapters_along_when_they_move(
     loras = [None, *(sample.config(number) for number, sample in enumerate(samples))]
     lengths = [2, 9, 3, 7, 4, 8, 5, 10, 6]
     requests = [_request(loras[i % 4], PROMPT[i : i + 12], tokens) for i, tokens in enumerate(lengths)]
-    found = _tokens(_answer(start(), requests))
+    found = _tokens(results_of(start(), requests))
     assert found == [merged[i % 4].greedy(PROMPT[i : i + 12], tokens) for i, tokens in enumerate(lengths)]
 
 
@@ -153,7 +139,7 @@ def test_a_prefix_is_reused_under_its_adapter_only(start: Callable[..., Executor
     first, second = (SampleAdapter(reference("llama"), seed).config(seed) for seed in (1, 2))
     reused = []
     for lora in (None, first, LoraConfig(1), second, None, LoraConfig(2), first):
-        metrics = _answer(executor, [_request(lora)])[0].request_perf_metrics
+        metrics = results_of(executor, [_request(lora)])[0].request_perf_metrics
         assert metrics is not None
         reused.append(metrics.kv_cache_metrics.num_reused_blocks)
     assert reused == [0, 0, 2, 0, 2, 2, 2]
@@ -168,9 +154,9 @@ def test_another_adapter_under_an_old_task_id_does_not_get_the_old_ones_cache(
 ) -> None:
     samples = [SampleAdapter(reference("llama"), seed) for seed in (1, 2, 3)]
     executor = start(config=ExecutorConfig(peft_cache_config=PeftCacheConfig(host_cache_size=ROOM_FOR_ONE)))
-    _answer(executor, [_request(samples[0].config(5))])
-    _answer(executor, [_request(samples[1].config(6))])  # the cache holds one: task 5 goes
-    (found,) = _answer(executor, [_request(samples[2].config(5))])
+    results_of(executor, [_request(samples[0].config(5))])
+    results_of(executor, [_request(samples[1].config(6))])  # the cache holds one: task 5 goes
+    (found,) = results_of(executor, [_request(samples[2].config(5))])
     assert found.output_token_ids[0] == Reference(checkpoint("llama"), samples[2].merged()).greedy(PROMPT, 8)
 
 
@@ -184,7 +170,7 @@ def test_paused_requests_come_back_with_their_adapters(
     )
     executor = start(config=config)
     lora = adapter.config(1)
-    results = _answer(executor, [_request(lora, PROMPT[:20], 40), _request(lora, PROMPT[:28], 36)])
+    results = results_of(executor, [_request(lora, PROMPT[:20], 40), _request(lora, PROMPT[:28], 36)])
     stats = [item.inflight_batching_stats for item in executor.get_latest_iteration_stats()]
     assert sum(item.num_paused_requests for item in stats if item) > 0
     merged = Reference(checkpoint("llama"), adapter.merged())
@@ -202,7 +188,7 @@ def test_an_unknown_task_and_a_model_without_adapters_are_named(
     text = "LoRA task 10 not found in cache. Please send LoRA weights with request"
     assert _error(executor, _request(LoraConfig(10))) == text
     lora = SampleAdapter(reference("llama"), 1).config(10)
-    known = _answer(executor, [_request(lora), _request(LoraConfig(10))])
+    known = results_of(executor, [_request(lora), _request(LoraConfig(10))])
     assert known[0].output_token_ids == known[1].output_token_ids
     with Executor.from_runner(open_runner("llama"), ExecutorConfig()) as plain:
         assert "lora=True" in _error(plain, _request(lora))

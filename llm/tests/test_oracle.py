@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,6 @@ from repoagent_llm import (
     OutputConfig,
     PromptTuningConfig,
     Request,
-    Result,
     SamplingConfig,
     SchedulerConfig,
 )
@@ -26,34 +25,13 @@ from repoagent_llm.engine import scheduler
 from repoagent_llm.executor import Executor
 from repoagent_llm.runner.ort import OrtRunner
 
+from llm.tests.conftest import results_of
 from llm.tests.lora_sample import SampleAdapter
 from llm.tests.reference import Reference
 from tests.extent import in_full
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
-LIMIT = timedelta(seconds=120)
 DRAWS = 300
-
-
-@pytest.fixture
-def start(open_runner: Callable[..., OrtRunner]) -> Iterator[Callable[..., Executor]]:
-    """``start(kind, form, config)``: an executor over a small model, shut down at the end."""
-    started: list[Executor] = []
-
-    def make(kind: str, form: Form = Form.GQA, config: ExecutorConfig | None = None) -> Executor:
-        runner = open_runner(kind, form, max_sequences=8)
-        started.append(Executor.from_runner(runner, config or ExecutorConfig(max_beam_width=4)))
-        return started[-1]
-
-    yield make
-    for executor in started:
-        executor.shutdown()
-
-
-def _results(executor: Executor, requests: list[Request]) -> list[Result]:
-    """The one response of each request."""
-    ids = executor.enqueue_requests(requests)
-    return [responses[0].result for responses in executor.await_responses(ids, LIMIT)]
 
 
 def _new_tokens(exclude: bool = True) -> OutputConfig:
@@ -68,8 +46,8 @@ def test_greedy_search(kind: str, form: Form, oracle: dict[str, Any], start: Cal
         Request(prompt, oracle["new_tokens"], end_id=oracle["end_id"], output_config=_new_tokens())
         for prompt in oracle["prompts"]
     ]
-    together = [result.output_token_ids[0] for result in _results(executor, requests)]
-    alone = [_results(executor, [request])[0].output_token_ids[0] for request in requests]
+    together = [result.output_token_ids[0] for result in results_of(executor, requests)]
+    alone = [results_of(executor, [request])[0].output_token_ids[0] for request in requests]
     assert together == alone == entry["greedy"]
 
 
@@ -92,7 +70,7 @@ def test_penalties_and_bans(kind: str, oracle: dict[str, Any], start: Callable[.
                 output_config=_new_tokens(),
             )
         )
-    found = [result.output_token_ids[0] for result in _results(executor, requests)]
+    found = [result.output_token_ids[0] for result in results_of(executor, requests)]
     assert found == [entry["tokens"] for entry in entries]
 
 
@@ -105,7 +83,7 @@ def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: 
         options: dict[str, Any] = {key: value or None for key, value in entry["options"].items()}
         samples = [SamplingConfig(seed=seed, **options) for seed in range(DRAWS)]
         requests = [Request(entry["prompt"], 1, sampling_config=s, output_config=_new_tokens()) for s in samples]
-        found = Counter(result.output_token_ids[0][0] for result in _results(executor, requests))
+        found = Counter(result.output_token_ids[0][0] for result in results_of(executor, requests))
         expected = {int(token): chance for token, chance in entry["probabilities"].items()}
         assert found.keys() <= expected.keys()
         for token, chance in expected.items():
@@ -133,7 +111,7 @@ def test_beam_search(kind: str, form: Form, oracle: dict[str, Any], start: Calla
         )
         for entry in entries
     ]
-    for entry, result in zip(entries, _results(executor, requests), strict=True):
+    for entry, result in zip(entries, results_of(executor, requests), strict=True):
         assert result.output_token_ids == entry["tokens"], entry["options"]
         assert result.cum_log_probs == pytest.approx(entry["scores"], abs=2e-4)
 

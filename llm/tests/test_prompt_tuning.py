@@ -1,6 +1,6 @@
 """Prompt tables: rows that stand in for embeddings, and the cache of prompts that have them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,12 +13,11 @@ from repoagent_llm import (
     OutputConfig,
     PromptTuningConfig,
     Request,
-    Result,
     SamplingConfig,
 )
 from repoagent_llm.builder import Form, Precision
-from repoagent_llm.runner.ort import OrtRunner
 
+from llm.tests.conftest import results_of
 from llm.tests.fake_runner import FakeRunner
 from llm.tests.reference import Reference
 
@@ -30,28 +29,8 @@ GetReference = Callable[[str], Reference]
 
 
 @pytest.fixture
-def start(open_runner: Callable[..., OrtRunner]) -> Iterator[Callable[..., Executor]]:
-    """``start(kind, form, precision, config)``: an executor over a small model."""
-    started: list[Executor] = []
-
-    def make(
-        kind: str = "llama",
-        form: Form = Form.GQA,
-        precision: Precision = Precision.FP32,
-        config: ExecutorConfig | None = None,
-    ) -> Executor:
-        runner = open_runner(kind, form, precision, max_sequences=8, max_seq_len=96)
-        started.append(Executor.from_runner(runner, config or ExecutorConfig(max_beam_width=4)))
-        return started[-1]
-
-    yield make
-    for executor in started:
-        executor.shutdown()
-
-
-def _answer(executor: Executor, requests: list[Request]) -> list[Result]:
-    ids = executor.enqueue_requests(requests)
-    return [responses[0].result for responses in executor.await_responses(ids, LIMIT)]
+def runner_options() -> dict[str, Any]:
+    return {"max_seq_len": 96}
 
 
 def _request(prompt: list[int], table: Any = None, extra: list[int] | None = None, **options: Any) -> Request:
@@ -75,7 +54,7 @@ def test_copies_of_ordinary_embeddings_give_the_ordinary_tokens_output(
 ) -> None:
     table = reference("llama").embed([PROMPT[place] for place in places]).astype(np.float32)
     executor = start(precision=precision, config=ExecutorConfig(kv_cache_config=NO_REUSE))
-    ordinary, tuned = _answer(executor, [_request(PROMPT), _request(_virtual(places), table)])
+    ordinary, tuned = results_of(executor, [_request(PROMPT), _request(_virtual(places), table)])
     assert tuned.output_token_ids == ordinary.output_token_ids
     atol = 2e-5 if precision is Precision.FP32 else 0.05
     np.testing.assert_allclose(tuned.generation_logits, ordinary.generation_logits, atol=atol)
@@ -94,7 +73,7 @@ def test_any_rows_give_what_the_reference_gives(
     config = ExecutorConfig(kv_cache_config=NO_REUSE, enable_chunked_context=True, max_num_tokens=7)
     for chosen in (None, config):
         extra = [1 if token >= VOCABULARY else 0 for token in _virtual(places)]
-        (result,) = _answer(start(kind, form, config=chosen), [_request(_virtual(places), table, extra, tokens=1)])
+        (result,) = results_of(start(kind, form, config=chosen), [_request(_virtual(places), table, extra, tokens=1)])
         np.testing.assert_allclose(result.generation_logits[0][0], expected, atol=2e-4)
 
 
@@ -111,10 +90,10 @@ def test_rules_over_tokens_and_beams_go_on_with_virtual_tokens(
         SamplingConfig(3),
         SamplingConfig(top_k=5, seed=3),
     ):
-        tuned = _answer(executor, [_request(_virtual(places), table, extra, sampling_config=sampling)])[0]
+        tuned = results_of(executor, [_request(_virtual(places), table, extra, sampling_config=sampling)])[0]
         assert all(token < VOCABULARY for text in tuned.output_token_ids for token in text)
         if sampling.repetition_penalty is None:
-            ordinary = _answer(executor, [_request(PROMPT, sampling_config=sampling)])[0]
+            ordinary = results_of(executor, [_request(PROMPT, sampling_config=sampling)])[0]
             assert tuned.output_token_ids == ordinary.output_token_ids
 
 
@@ -128,7 +107,7 @@ def test_the_cache_is_reused_under_the_same_extra_ids_only(
     reused, texts = [], []
     for number in (0, 1, 0, 1):
         extra = [number + 1, number + 1] + [0] * 38
-        (result,) = _answer(executor, [_request(prompt, tables[number], extra)])
+        (result,) = results_of(executor, [_request(prompt, tables[number], extra)])
         assert result.request_perf_metrics is not None
         reused.append(result.request_perf_metrics.kv_cache_metrics.num_reused_blocks)
         texts.append(result.output_token_ids)

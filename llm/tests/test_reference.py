@@ -1,45 +1,28 @@
 """The executor beside the decoder in plain NumPy: logits, greedy tokens, beams, and what is drawn how often."""
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_llm import Executor, ExecutorConfig, OutputConfig, Request, Result, SamplingConfig
+from repoagent_llm import Executor, OutputConfig, Request, SamplingConfig
 from repoagent_llm.builder import Form
-from repoagent_llm.runner.ort import OrtRunner
 
+from llm.tests.conftest import results_of
 from llm.tests.reference import Array, Reference, Scaling, log_softmax
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
-LIMIT = timedelta(seconds=120)
 # Longer than the window of the mistral shape, so that the window matters.
 PROMPT = np.random.default_rng(11).integers(3, 90, 40).tolist()
 
 
 @pytest.fixture
-def start(open_runner: Callable[..., OrtRunner]) -> Iterator[Callable[..., Executor]]:
-    """``start(kind, form)``: an executor over a small model, shut down at the end."""
-    started: list[Executor] = []
-
-    def make(kind: str, form: Form = Form.GQA) -> Executor:
-        runner = open_runner(kind, form, max_sequences=8, max_seq_len=96)
-        started.append(Executor.from_runner(runner, ExecutorConfig(max_beam_width=4)))
-        return started[-1]
-
-    yield make
-    for executor in started:
-        executor.shutdown()
+def runner_options() -> dict[str, Any]:
+    return {"max_seq_len": 96}
 
 
 def _new_tokens() -> OutputConfig:
     return OutputConfig(exclude_input_from_output=True, return_log_probs=True)
-
-
-def _results(executor: Executor, requests: list[Request]) -> list[Result]:
-    ids = executor.enqueue_requests(requests)
-    return [responses[0].result for responses in executor.await_responses(ids, LIMIT)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,7 +46,7 @@ def test_logits_and_greedy_tokens(
     model = reference(kind)
     output = _new_tokens()
     output.return_context_logits = output.return_generation_logits = True
-    (result,) = _results(start(kind, form), [Request(PROMPT, 12, output_config=output)])
+    (result,) = results_of(start(kind, form), [Request(PROMPT, 12, output_config=output)])
     tokens = result.output_token_ids[0]
     assert tokens == model.greedy(PROMPT, 12)
     expected = model.logits(PROMPT + tokens[:-1])
@@ -81,7 +64,7 @@ def test_beams_and_their_scores(
 ) -> None:
     expected = reference(kind).beams(PROMPT[:10], 6, [width])
     request = Request(PROMPT[:10], 6, sampling_config=SamplingConfig(width), output_config=_new_tokens())
-    (result,) = _results(start(kind, form), [request])
+    (result,) = results_of(start(kind, form), [request])
     assert result.output_token_ids == [text for text, _ in expected]
     assert result.cum_log_probs == pytest.approx([total for _, total in expected], abs=1e-3)
 
@@ -97,7 +80,7 @@ def test_beams_whose_number_changes_from_step_to_step(
         Request(prompt, 6, sampling_config=SamplingConfig(beam_width_array=widths), output_config=_new_tokens())
         for prompt in (PROMPT[:10], PROMPT[20:33])
     ]
-    for request, result in zip(requests, _results(start(kind, form), requests), strict=True):
+    for request, result in zip(requests, results_of(start(kind, form), requests), strict=True):
         expected = model.beams(request.input_token_ids, 6, widths)
         assert result.output_token_ids == [text for text, _ in expected]
         assert result.cum_log_probs == pytest.approx([total for _, total in expected], abs=1e-3)
@@ -138,7 +121,7 @@ def test_tokens_are_drawn_as_often_as_they_should_be(
         )
         for seed in range(400)
     ]
-    results = _results(start(kind), requests)
+    results = results_of(start(kind), requests)
     drawn = [result.output_token_ids[0][0] for result in results]
     for token, result in zip(drawn, results, strict=True):
         assert result.log_probs is not None
