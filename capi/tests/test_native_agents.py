@@ -2,43 +2,19 @@
 
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
 import threading
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repoagent.errors import AgentError, AgentRefusedError, ErrorCode
+from tests.loader.traces import CASES, drive, events_of
 
 pytestmark = pytest.mark.slow
-
-CASES: list[dict[str, Any]] = tomllib.loads(
-    (Path(__file__).parents[2] / "tests" / "loader" / "traces.toml").read_text()
-)["case"]
-
-
-def drive(native: Any, agents: list[str], steps: list[str]) -> None:
-    """Do what a server does, in the order of ``steps``; a failed load is part of a case."""
-    chains: dict[str, Any] = {}
-    for step in steps:
-        what, mark = step.rstrip("'"), "'" * step.count("'")
-        os.environ["MARK"] = mark
-        if what == "shutdown":
-            native.loader.close()
-        elif what == "load":
-            try:
-                chains[mark] = native.load(*agents)
-            except AgentError:
-                continue
-        elif what == "fail":
-            chains[mark].fail(RuntimeError("no such luck"))
-        else:
-            getattr(chains[mark], what)()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -48,9 +24,8 @@ def test_a_native_agent_is_called_as_in_a_stock_server_but_for_the_listed_differ
     for name in {*case["agents"]} - {"missing"}:
         compile_c.agent("recording_agent.c", name, native.agents)
     monkeypatch.setenv("FAILS", ",".join(case.get("fails", [])))
-    drive(native, case["agents"], case["steps"])
-    expected = [event.strip() for event in case.get("ours", case["stock"]).split(",") if event.strip()]
-    assert native.events() == expected
+    drive(native, case["agents"], case["steps"], lambda mark: monkeypatch.setenv("MARK", mark))
+    assert native.events() == events_of(case.get("ours", case["stock"]))
     assert native.left_over() == []
 
 

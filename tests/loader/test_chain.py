@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import logging
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,35 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repoagent.api import Action, AgentModel
-from repoagent.errors import AgentError, AgentRefusedError, InvalidTransitionError, RepoAgentError
+from repoagent.errors import AgentRefusedError, InvalidTransitionError, RepoAgentError
+from tests.loader.traces import CASES, drive, events_of
 
-HERE = Path(__file__).parent
-DIFFERENCES = HERE.parents[1] / "docs" / "differences.md"
-CASES: list[dict[str, Any]] = tomllib.loads((HERE / "traces.toml").read_text())["case"]
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 ACTIONS = [action.name for action in Action]
-
-
-def events_of(trace: str) -> list[str]:
-    return [event.strip() for event in trace.split(",") if event.strip()]
-
-
-def drive(bench: Any, agents: list[str], steps: list[str]) -> None:
-    """Do what a server does, in the order of ``steps``; a failed load is part of a case."""
-    chains: dict[str, Any] = {}
-    for step in steps:
-        what, mark = step.rstrip("'"), "'" * step.count("'")
-        bench.agents.mark = mark
-        if what == "shutdown":
-            bench.loader.close()
-        elif what == "load":
-            try:
-                chains[mark] = bench.load(*agents)
-            except AgentError:
-                continue
-        elif what == "fail":
-            chains[mark].fail(RuntimeError("no such luck"))
-        else:
-            getattr(chains[mark], what)()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -51,7 +26,7 @@ def test_agents_are_called_as_in_a_stock_server_but_for_the_listed_differences(
     bench: Any, case: dict[str, Any]
 ) -> None:
     bench.agents.raise_at(*case.get("fails", []))
-    drive(bench, case["agents"], case["steps"])
+    drive(bench, case["agents"], case["steps"], lambda mark: setattr(bench.agents, "mark", mark))
     assert bench.agents.events == events_of(case.get("ours", case["stock"]))
     assert bench.left_over() == []
 

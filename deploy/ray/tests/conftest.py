@@ -7,7 +7,8 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("ray") is not None:
-    from deploy.ray.tests.kit import cluster, in_background, world
+    from deploy.ray.tests.kit import cluster, world
+    from tests.waiting import in_background
 
     __all__ = ["cluster", "in_background", "world"]
 

@@ -365,17 +365,3 @@ def tensor(kind: Any, value: float = 1.0) -> Any:
     made = kind.InferInput("X", [1, 2], "FP32")
     made.set_data_from_numpy(np.array([[value, value + 1]], np.float32))
     return made
-
-
-@pytest.fixture
-def in_background() -> Iterator[Callable[[Callable[[], Any]], Callable[[], Any]]]:
-    """Call a function on a thread; what is returned waits for its result."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(8) as pool:
-
-        def begin(function: Callable[[], Any]) -> Callable[[], Any]:
-            future = pool.submit(function)
-            return lambda: future.result(PATIENCE)
-
-        yield begin

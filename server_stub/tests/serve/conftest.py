@@ -25,6 +25,10 @@ import pytest
 import tritonclient.http as triton
 from onnx import TensorProto, helper
 
+from tests.waiting import in_background
+
+__all__ = ["in_background"]
+
 PATIENCE: Final = 120
 """Seconds after which anything that is waited for counts as never coming."""
 
@@ -385,17 +389,3 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world = World(tmp_path_factory.mktemp("world"), stack)
         world.model("plain")
         yield world
-
-
-@pytest.fixture
-def in_background() -> Iterator[Callable[[Callable[[], Any]], Callable[[], Any]]]:
-    """Call a function on a thread; what is returned waits for its result."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(8) as pool:
-
-        def begin(function: Callable[[], Any]) -> Callable[[], Any]:
-            future = pool.submit(function)
-            return lambda: future.result(PATIENCE)
-
-        yield begin
