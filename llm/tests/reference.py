@@ -68,11 +68,19 @@ class Reference:
         x = self.embed(tokens) if embedded is None else embedded
         return self._gpt2_logits(x) if self._gpt2 else self._llama_logits(x)
 
+    def hidden(self, tokens: Sequence[int]) -> Array:
+        """What the head of a model like Llama reads after each token [tokens, hidden]."""
+        return self._llama_hidden(self.embed(tokens))
+
     def log_probs(self, tokens: Sequence[int], scaling: Scaling = PLAIN) -> Array:
         """Log-probabilities of what follows ``tokens``."""
         return log_softmax(scaling.apply(self.logits(tokens)[-1], tokens))
 
     def _llama_logits(self, x: Array) -> Array:
+        head = "model.embed_tokens.weight" if self.config["tie_word_embeddings"] else "lm_head.weight"
+        return np.asarray(self._llama_hidden(x) @ self.tensors[head].T)
+
+    def _llama_hidden(self, x: Array) -> Array:
         tensors, config = self.tensors, self.config
         for number in range(config["num_hidden_layers"]):
             stem = f"model.layers.{number}."
@@ -80,9 +88,7 @@ class Reference:
             y = rms_norm(x, tensors[stem + "post_attention_layernorm.weight"], config)
             gate, up = self._project(y, stem + "mlp.gate_proj"), self._project(y, stem + "mlp.up_proj")
             x = x + self._project(gate / (1 + np.exp(-gate)) * up, stem + "mlp.down_proj")
-        hidden = rms_norm(x, tensors["model.norm.weight"], config)
-        head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
-        return np.asarray(hidden @ tensors[head].T)
+        return np.asarray(rms_norm(x, tensors["model.norm.weight"], config))
 
     def _project(self, x: Array, name: str) -> Array:
         return np.asarray(x @ self.tensors[f"{name}.weight"].T + self.tensors.get(f"{name}.bias", 0.0))

@@ -13,7 +13,7 @@ from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.instances.backend import BackendModel
 from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import ModelFiles
-from repoagent_llm.backend.tensors import check_tensors, complete_tensors
+from repoagent_llm.backend.tensors import check_tensors, complete_tensors, makes_vectors
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -65,7 +65,7 @@ class LlmBackend:
         if names and not {"lora_adapters", "lora_prefetch_dir"}.intersection(config.parameters):
             config.parameters["lora_adapters"].string_value = ",".join(names)
         if not config.HasField("model_transaction_policy"):
-            config.model_transaction_policy.decoupled = True
+            config.model_transaction_policy.decoupled = not makes_vectors(config)
 
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> BackendModel:
         """Start an executor over the version's directory.

@@ -11,6 +11,7 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError, did_you_mea
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.names import join_inside
 from repoagent_llm import (
+    AdditionalModelOutput,
     BatchingType,
     CapacitySchedulerPolicy,
     DecodingConfig,
@@ -23,7 +24,9 @@ from repoagent_llm import (
     RunnerOptions,
     SchedulerConfig,
 )
+from repoagent_llm.backend.tensors import POOLING, is_set
 from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.engine.pooling import HIDDEN, POOLINGS
 from repoagent_llm.lora.peft import PEFT_CONFIG
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ class Parameters:
         self._values: dict[str, str] = {}
         for key, value in config.parameters.items():
             text: str = value.string_value
-            if text and not (text.startswith("${") and text.endswith("}")):
+            if is_set(text):
                 self._values[key] = text
         self._read: set[str] = set()
 
@@ -177,6 +180,7 @@ def executor_config(
         max_queue_size=parameters.number("max_queue_size"),
         peft_cache_config=_adapters(parameters, folder),
         decoding_config=_lookahead(parameters),
+        additional_model_outputs=None if _pooling(parameters) is None else [AdditionalModelOutput(HIDDEN)],
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
     # Three that only executors of this project have: attributes, as the reference states.
@@ -238,6 +242,13 @@ def named_adapters(parameters: Parameters, folder: Path) -> frozenset[str]:
     if missing := sorted(listed.difference(found)):
         raise InvalidArgumentError(f"parameter 'lora_adapters' names '{missing[0]}', which is not in {ADAPTERS}/")
     return frozenset(listed)
+
+
+def _pooling(parameters: Parameters) -> str | None:
+    name = parameters.text(POOLING)
+    if name is not None and name not in POOLINGS:
+        raise InvalidArgumentError(f"parameter '{POOLING}' must be one of {', '.join(POOLINGS)}, not '{name}'")
+    return name
 
 
 def _lookahead(parameters: Parameters) -> DecodingConfig | None:

@@ -47,6 +47,8 @@ class Converter:
     """Those that requests may name."""
     chat: ChatRenderer | None = None
     """Makes prompts of conversations, if the model has a template."""
+    pooling: str | None = None
+    """What becomes of the hidden states of a prompt, where that is what the model answers with."""
 
     def request(self, asked: InferRequest, wanted: RowParameters, *, streaming: bool) -> Request:
         """The executor's request; its answers have no prompt in them.
@@ -82,6 +84,8 @@ class Converter:
             vars(made)["top_log_probs"] = top
         if of_prompt is not None:
             vars(made)["prompt_log_probs"] = of_prompt
+        if self.pooling is not None:
+            vars(made)["pooling"] = self.pooling
         vars(made)["return_cached_tokens"] = bool(wanted.get("return_num_cached_tokens", False))
         return made
 

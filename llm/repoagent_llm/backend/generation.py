@@ -15,7 +15,7 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent_llm import FinishReason, Request, Result
 from repoagent_llm.backend.llm_metrics import performance
-from repoagent_llm.backend.tensors import OUTPUTS
+from repoagent_llm.backend.tensors import EMBEDDING, OUTPUTS, POOLED_OUTPUTS
 from repoagent_llm.backend.text_outputs import StopWords, TextOutput, TextOutputs
 from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
 
@@ -70,7 +70,7 @@ class Reply:
             answer_error(self._request, error, self._version)
 
     def _tensor(self, name: str, value: Any) -> Tensor:
-        data_type = OUTPUTS[name].data_type
+        data_type = (OUTPUTS.get(name) or POOLED_OUTPUTS[name]).data_type
         array = _texts(value) if data_type is DataType.BYTES else np.asarray(value, NUMPY_TYPES[data_type])
         return Tensor(data_type, array[np.newaxis] if self._batching else array)
 
@@ -139,6 +139,9 @@ class Generation:
     def take(self, result: Result) -> bool:
         """Send what ``result`` adds; True if nothing more is to come."""
         if any(self._fails(reason) for reason in result.finish_reasons):
+            return True
+        if (vector := vars(result).get(EMBEDDING)) is not None:
+            self.reply.send(self._row, {EMBEDDING: vector}, last=True)
             return True
         outputs = self._of(result.sequence_index)
         if outputs.done:  # At a word of its text; the executor does not know yet.

@@ -26,6 +26,7 @@ from repoagent_llm.backend.llm_metrics import LlmMetrics
 from repoagent_llm.backend.preparation_queue import PreparationQueue
 from repoagent_llm.backend.request_limits import RequestLimits, weight
 from repoagent_llm.backend.row_parameters import RowParameters, read_generation_defaults, row_parameters_of
+from repoagent_llm.backend.tensors import POOLING, PROMPT
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.runner.decoder_spec import read_spec
 from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN
@@ -43,6 +44,8 @@ _SEED_STEP: Final = 0x9E3779B97F4A7C15
 """Odd and large: seeds that clients count upwards do not meet."""
 _LIGHT: Final = 4096
 """Bytes of text that become tokens in some milliseconds."""
+_POOLED: Final = (PROMPT, "truncate_prompt_tokens")
+"""Of a row that wants a vector."""
 _THREADS: Final = 2
 """For requests that take longer, of each kind."""
 
@@ -124,7 +127,14 @@ class LlmModel(BackendModel):
             if self._chat is not None:
                 undo.callback(self._chat.close)
             self._converter = Converter(
-                self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, adapters, self._chat
+                self._tokenizer,
+                spec.vocab_size,
+                end_ids,
+                guided,
+                self._limits,
+                adapters,
+                self._chat,
+                parameters.text(POOLING),
             )
             self._executor = executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
             self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
@@ -195,6 +205,8 @@ class LlmModel(BackendModel):
 
     def _submit(self, request: InferRequest) -> None:
         rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
+        if self._converter.pooling is not None:
+            rows = [{**{name: row[name] for name in _POOLED if name in row}, "max_tokens": 1} for row in rows]
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
         prompts = {
             row: self._only_prompt(wanted)

@@ -76,22 +76,41 @@ OUTPUTS: Final[Mapping[str, TensorForm]] = {
     **_forms(DataType.INT32, "total_accepted_draft_tokens", "total_draft_tokens"),
 }
 
+POOLING: Final = "pooling"
+"""The parameter of a model of embeddings."""
+EMBEDDING: Final = "embedding"
+_POOLED_INPUTS: Final = {PROMPT: INPUTS[PROMPT]}
+POOLED_OUTPUTS: Final[Mapping[str, TensorForm]] = _forms(DataType.FP32, EMBEDDING, dims=(-1,))
+"""Of a model of embeddings, which has one input and one output."""
+
 _WHOLE: Final = {DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64}
 _REAL: Final = {DataType.FP16, DataType.FP32, DataType.FP64}
+
+
+def is_set(text: str) -> bool:
+    """Whether a parameter has a value: not if it is empty, or a ``${placeholder}`` of a template."""
+    return bool(text) and not (text.startswith("${") and text.endswith("}"))
+
+
+def makes_vectors(config: "ModelConfig") -> bool:
+    """Whether ``config`` is of a model of embeddings."""
+    return POOLING in config.parameters and is_set(config.parameters[POOLING].string_value)
 
 
 def complete_tensors(config: "ModelConfig") -> None:
     """Add the inputs and outputs that ``config`` does not name; what it names stays as it is, but a prompt is
     optional."""
     named = {item.name for item in config.input}
+    pools = makes_vectors(config)
+    inputs, outputs = (_POOLED_INPUTS, POOLED_OUTPUTS) if pools else (INPUTS, OUTPUTS)
     for item in config.input:
-        item.optional |= item.name in PROMPTS  # Each request has another one of these.
-    for name, form in INPUTS.items():
+        item.optional |= item.name in PROMPTS and not pools  # Each request has another one of these.
+    for name, form in inputs.items():
         if name not in named:
             data_type: Any = int(form.data_type)
-            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=True)
+            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=not pools)
     named = {item.name for item in config.output}
-    for name, form in OUTPUTS.items():
+    for name, form in outputs.items():
         if name not in named:
             data_type = int(form.data_type)
             config.output.add(name=name, data_type=data_type, dims=form.dims)
@@ -103,8 +122,9 @@ def check_tensors(config: "ModelConfig") -> None:
     Raises:
         InvalidArgumentError: a tensor is unknown or has a type that it cannot have, or there is no prompt.
     """
-    _check("input", config.input, {**INPUTS, **OLDER_INPUTS})
-    _check("output", config.output, OUTPUTS)
+    pools = makes_vectors(config)
+    _check("input", config.input, _POOLED_INPUTS if pools else {**INPUTS, **OLDER_INPUTS})
+    _check("output", config.output, POOLED_OUTPUTS if pools else OUTPUTS)
     if PROMPT not in {item.name for item in config.input}:
         raise InvalidArgumentError(f"model '{config.name}' has no input '{PROMPT}', which is the prompt")
 

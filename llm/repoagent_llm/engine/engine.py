@@ -18,6 +18,7 @@ from repoagent_llm.engine.debug_tensors import DebugTensors
 from repoagent_llm.engine.drafting import Drafting
 from repoagent_llm.engine.inbox import NO_MAIL, Inbox, Mail
 from repoagent_llm.engine.iteration_stats import IterationCounts, StatsKeeper
+from repoagent_llm.engine.pooling import HIDDEN
 from repoagent_llm.engine.processors import PostProcessors, Ready, reason_of
 from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.engine.results import ResultMaker
@@ -264,6 +265,10 @@ class Engine:
                     self._outgoing.append(self._results.streamed(task, sequence))
                 elif task.request.streaming:
                     touched.append(task)
+            elif work.complete and task.pooled is not None:
+                task.group.stop(FinishReason.LENGTH)
+                self._note_token(task, now)
+                touched.append(task)
             elif work.complete:
                 self._collect(work, result, number, ready)
         if ready:
@@ -325,6 +330,9 @@ class Engine:
     def _collect_context(self, work: Work, result: StepResult, number: int) -> None:
         """Keep logits and tensors of prompt tokens, the first time they are computed."""
         task, rows = work.task, result.rows[number]
+        if task.pooled is not None:
+            task.pooled.add(result.extras[number][HIDDEN])
+            return
         prompt = work.sequence.prompt_length - (work.sequence.computed - len(work.segment.tokens))
         if task.request.output_config.return_context_logits:
             task.context_logits.append(result.logits[rows][:prompt].copy())

@@ -9,6 +9,7 @@ from repoagent_llm.engine.batch_sampler import MOST_DRAWN
 from repoagent_llm.engine.beam_group import BeamGroup
 from repoagent_llm.engine.guide import GuideFactory
 from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.pooling import HIDDEN, pooled
 from repoagent_llm.engine.prefix_pool import PrefixKey
 from repoagent_llm.engine.request_checks import Capacity, RequestChecks, returned_beams, sampled_sequences
 from repoagent_llm.engine.sampler import Sampler
@@ -162,7 +163,10 @@ class Intake:
             drafts=_drafts(request, max_new_tokens),
             table=table,
             extra_ids=_extra_ids(request),
+            pooled=pooled(request, self._info),
         )
+        if task.pooled is not None:
+            task.extra_names, task.context_extra_names = (HIDDEN,), frozenset([HIDDEN])
         _take_draft_logits(task)
         choose_shortcuts(task, self._info.vocab_size, self._config.decoding_config)
         task.lease = self._lease(request)  # last of all: nothing may fail after it that does not give it back

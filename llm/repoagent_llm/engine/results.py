@@ -109,6 +109,8 @@ class ResultMaker:
                 vars(result)["top_log_probs"] = alternatives
         if getattr(request, "return_cached_tokens", False):
             vars(result)["cached_tokens"] = task.blocks.tokens
+        if task.pooled is not None and task.started:
+            vars(result)["embedding"] = task.pooled.vector()
         if task.prompt_alternatives is not None:
             vars(result)["prompt_log_probs"] = task.prompt_log_probs  # whole, and not changed any more
         if wanted.return_context_logits and task.context_logits:

@@ -288,6 +288,8 @@ class Scheduler:
             task.context_logits.clear()
             task.prompt_log_probs.clear()
             task.context_extras.clear()
+            if task.pooled is not None:
+                task.pooled.clear()
         self.paused_now += 1
         self.add(task)
 
@@ -336,8 +338,8 @@ def _piece(task: Task, sequence: TokenSequence, share: int) -> Work:
     complete = share == sequence.pending
     tokens = sequence.tokens[start : start + share]
     drafts = task.drafts if complete else []
-    in_prompt = task.reads_whole_context and start < sequence.prompt_length and sequence.index == 0
-    logits = Logits.ALL if drafts or in_prompt else Logits.LAST if complete else Logits.NONE
+    in_prompt = task.reads_all_logits and start < sequence.prompt_length and sequence.index == 0
+    logits = Logits.ALL if drafts or in_prompt else Logits.LAST if complete and task.pooled is None else Logits.NONE
     extras = task.extra_names if complete or task.context_extra_names else ()
     array = np.array(tokens + drafts, np.int32)
     embeddings = task.table.take_from(array) if task.table is not None else None

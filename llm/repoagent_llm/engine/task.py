@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.pooling import Pooled
 from repoagent_llm.engine.prefix_pool import Marked, PrefixKey, Retention
 from repoagent_llm.engine.prompt_table import PromptTable
 from repoagent_llm.engine.token_sequence import TokenSequence
@@ -200,6 +201,8 @@ class Task:
     #: Of each token of the prompt but the first: its log-probability, and the likeliest tokens in its place.
     prompt_log_probs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     context_extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    #: It ends with its prompt, of which it wants a vector.
+    pooled: Pooled | None = None
 
     @property
     def order(self) -> tuple[float, int]:
@@ -209,6 +212,11 @@ class Task:
     @property
     def reads_whole_context(self) -> bool:
         """Whether every prompt token must be computed, so that nothing can be reused."""
+        return self.reads_all_logits or (self.pooled is not None and self.pooled.whole)
+
+    @property
+    def reads_all_logits(self) -> bool:
+        """Whether logits of every prompt token are wanted."""
         return bool(self.request.output_config.return_context_logits) or self.prompt_alternatives is not None
 
     def marked(self, tokens: Sequence[int]) -> Sequence[Marked]:

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_llm.backend.tokenizing import Tokenizer
 
 from llm.tests.backend.conftest import Asker, WriteModel
 from llm.tests.backend.tiny import byte_fallback, byte_level, write_decoder
-from repoagent.errors import InvalidArgumentError
+from llm.tests.reference import Reference
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": False}
@@ -175,3 +178,31 @@ def test_more_texts_than_fit_run_as_they_fit(
     assert len(texts) == len(set(texts.values())) == 8
     refused = Asker(core).ask("hello", max_tokens=2, num_return_sequences=2000, top_k=50).wait()
     assert [str(response.error) for response in refused] == ["num_return_sequences must be at most 1024, not 2000"]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+def test_a_model_that_pools_answers_with_vectors(
+    core: ServingCore, write_llm: WriteModel, decoder: Path, pooling: str, batching: bool
+) -> None:
+    write_llm(config="max_batch_size: 4" if batching else "", pooling=pooling)
+    core.load("m")
+    metadata = core.model_metadata("m", "")
+    assert [item["name"] for item in metadata["inputs"] + metadata["outputs"]] == ["text_input", "embedding"]
+    inputs = Asker(core).request("hello world", batching=batching).inputs
+    more = {"max_tokens": 0, "stream": True, "n": 3}  # which mean nothing here
+    request = InferRequest(Asked("m", inputs, parameters=more))
+    response = Asker(core).send(request).one()
+    found = response.outputs["embedding"].array
+    tokens = Tokenizer.load(decoder).encode("hello world")
+    states = Reference(decoder.parent / "decoder-checkpoint").hidden(tokens)
+    expected = {"mean": states.mean(axis=0), "last": states[-1], "cls": states[0]}[pooling]
+    np.testing.assert_allclose(found[0] if batching else found, expected / np.linalg.norm(expected), atol=1e-5)
+    with pytest.raises(InvalidArgumentError):
+        Asker(core).ask("", batching=batching).one()
+
+
+def test_a_pooling_that_is_not_known_is_refused(core: ServingCore, write_llm: WriteModel) -> None:
+    write_llm(pooling="max")
+    with pytest.raises(RepoAgentError, match="parameter 'pooling' must be one of mean, last, cls, not 'max'"):
+        core.load("m")

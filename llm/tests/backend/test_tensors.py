@@ -49,3 +49,15 @@ def test_older_names_may_be_used() -> None:
         ' { name: "min_length" data_type: TYPE_UINT32 dims: [1] } ]'
     )
     check_tensors(config)
+
+
+def test_a_model_of_embeddings_has_one_input_and_one_output() -> None:
+    config = read_text('name: "m" backend: "llm" parameters { key: "pooling" value { string_value: "mean" } }')
+    complete_tensors(config)
+    assert [(item.name, item.optional) for item in config.input] == [("text_input", False)]
+    assert [item.name for item in config.output] == ["embedding"]
+    check_tensors(config)
+    for value in ("", "${pooling}"):
+        config.parameters["pooling"].string_value = value
+        with pytest.raises(InvalidArgumentError, match="output 'embedding' is not one of a language model"):
+            check_tensors(config)

@@ -124,7 +124,7 @@ def write(repository: Path, name: str, config: str, code: str = "") -> None:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``sums``: a language model that adds. ``once``: the same, each request answered once. ``narrow``: one at a time,
     nobody waits. ``thinker``: like ``sums``, and every prompt opens its reasoning.
-    ``parrot``, ``chain`` (over it), ``letters``, ``numbers``."""
+    ``states``: its pooled hidden states. ``parrot``, ``chain`` (over it), ``letters``, ``numbers``."""
     place = tmp_path_factory.mktemp("openai") / "repository"
     shutil.copytree(EXAMPLE / "repository", place, ignore=shutil.ignore_patterns("1"))
     subprocess.run(
@@ -136,6 +136,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write("model_transaction_policy { decoupled: false }\nmax_batch_size: 8\n")
     shutil.copytree(place / "sums", place / "thinker")
     (place / "thinker" / "1" / "chat_template.jinja").write_text(TEMPLATE.replace("{{ suffix }}", "<think>\n"))
+    shutil.copytree(place / "sums", place / "states")
+    pooling = 'parameters { key: "pooling" value { string_value: "mean" } }'
+    (place / "states" / "config.pbtxt").write_text(f'backend: "llm"\nmax_batch_size: 4\n{pooling}')
     _write_narrow(place / "narrow", place / "sums" / "1")
     write(place, "parrot", PARROT_CONFIG, PARROT)
     write(place, "letters", LETTERS_CONFIG, LETTERS)

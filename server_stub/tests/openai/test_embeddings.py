@@ -1,8 +1,10 @@
 """Embeddings of any model with one input of texts and one output of FP32, and the list of models."""
 
+import base64
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
@@ -13,14 +15,26 @@ def test_texts_become_vectors(form: Any, client: OpenAI) -> None:
     made = client.embeddings.create(model="letters", input=["banana", "", "a" * 100], **more)
     vectors = [item.embedding for item in made.data]
     if form == "base64":
-        import base64
-
-        import numpy as np
-
         vectors = [np.frombuffer(base64.b64decode(str(text)), np.float32).tolist() for text in vectors]
     assert vectors == [[6, 3], [0, 0], [100, 100]]
     assert [item.index for item in made.data] == [0, 1, 2]
     assert client.embeddings.create(model="letters", input="aa").data[0].embedding == [2, 2]
+
+
+def test_hidden_states_of_a_language_model_are_vectors_of_length_one(client: OpenAI, http: httpx.Client) -> None:
+    texts = ["1+1=", "12+30=", "1+1="]
+    first, other, again = (
+        np.array(item.embedding) for item in client.embeddings.create(model="states", input=texts).data
+    )
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
+    assert first == pytest.approx(again, abs=1e-5)
+    response = http.post("/v1/score", json={"model": "states", "text_1": texts[0], "text_2": texts[1:]})
+    scores = [item["score"] for item in response.json()["data"]]
+    assert scores == pytest.approx([float(first @ other), 1], abs=1e-5)
+    with pytest.raises(BadRequestError, match="makes no embeddings"):
+        client.embeddings.create(model="once", input="1+1=")
+    with pytest.raises(BadRequestError):
+        client.completions.create(model="states", prompt="1+1=")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +57,7 @@ def test_other_sizes_and_other_models_are_refused(client: OpenAI) -> None:
 
 def test_models_are_listed_that_can_be_asked(client: OpenAI) -> None:
     names = {model.id for model in client.models.list()}
-    assert names == {"sums", "once", "narrow", "thinker", "parrot", "letters", "chain"}
+    assert names == {"sums", "once", "narrow", "thinker", "parrot", "letters", "chain", "states"}
     model = client.models.retrieve("sums")
     assert (model.id, model.object, model.owned_by) == ("sums", "model", "repoagent")
     assert model.created > 1_600_000_000
