@@ -25,9 +25,9 @@ _STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "ht
 _ENDPOINTS: Final = ("endpoint_url", "endpoint")
 
 
-def is_offline(environment: Mapping[str, str] = os.environ) -> bool:
+def is_offline() -> bool:
     """Whether the operator allows no downloads."""
-    return environment.get(OFFLINE_VARIABLE, "") not in ("", "0")
+    return os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0")
 
 
 _Access = tuple[Mapping[str, Any], Sequence[str]]

@@ -17,7 +17,7 @@ def main() -> int:
     """Open what is ordered."""
     order = json.loads(sys.stdin.buffer.readline())
     contents = {name: sys.stdin.buffer.read(length) for name, length in order["contents"].items()}
-    model = order["path"] or contents.pop("")
+    model = contents.pop("")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -49,7 +49,7 @@ def opening_within(limits: Limits, cancelled: Callable[[], bool]) -> Iterator[No
 
 
 def try_opening(
-    model: Buffer, options: Any, name: str, *, path: str = "", files: Mapping[str, Buffer] | None = None, size: int = 0
+    model: Buffer, options: Any, name: str, *, files: Mapping[str, Buffer] | None = None, size: int = 0
 ) -> None:
     """Open a model in another process, unless its graph states that this is cheap.
 
@@ -62,7 +62,6 @@ def try_opening(
         options: The ``SessionOptions`` that it will be opened with; what may be folded is set in it, see
             ``bound_folding``. The process opens with the same level of optimisation, folders and bounds.
         name: What to call the file in a message.
-        path: Where the file lies, if others lie beside it; then ``model`` is not sent.
         files: Those beside it that are in memory.
         size: Bytes of all files of the model.
 
@@ -76,9 +75,8 @@ def try_opening(
     limits, cancelled = _bounds.get()
     if sys.platform != "linux" or not limits.open_seconds or is_plain(graph):
         return
-    contents = {} if path else {"": model, **(files or {})}
+    contents = {"": model, **(files or {})}
     order = {
-        "path": path,
         "contents": {one: len(content) for one, content in contents.items()},
         "options": {one: int(getattr(options, one)) for one in _OPTIONS},
         "settings": {one: options.get_session_config_entry(one) for one in _SETTINGS if _has(options, one)},

@@ -203,7 +203,6 @@ class WebClient:
         hosts: Hosts | None = None,
         *,
         timeout: float = 15.0,
-        user_agent: str = "repoagent",
         offline: str = "",
     ) -> None:
         """Ask nothing yet.
@@ -211,13 +210,11 @@ class WebClient:
         Args:
             hosts: Which hosts may be asked; by default public ones, and those in ``REPOAGENT_FETCH_HOSTS``.
             timeout: Seconds of silence after which a connection is given up.
-            user_agent: How the client calls itself.
             offline: Why nothing may be asked at all; empty: the hosts decide.
         """
         self.hosts = hosts if hosts is not None else Hosts.from_environment()
         self._offline = offline
         self._timeout = timeout
-        self._user_agent = user_agent
         self._connections = Connections(self.hosts, timeout)
         # Files that are listed and perhaps never read hold the client: no one could know when to close it.
         self._finalizer = weakref.finalize(self, self._connections.close)
@@ -261,7 +258,7 @@ class WebClient:
         """
         if self._offline:
             raise UnavailableError(f"{shown_url(url)} is not asked: {self._offline}")
-        sent = {"Accept-Encoding": "identity", "User-Agent": self._user_agent, **(headers or {})}
+        sent = {"Accept-Encoding": "identity", "User-Agent": "repoagent", **(headers or {})}
         _check_headers(sent)
         first = origin_of(url)
         where = url

@@ -21,6 +21,7 @@ from repoagent.api import (
     UnsupportedError,
     held_beneath,
     list_beneath,
+    open_beneath,
     recognized,
     status_beneath,
     walk_beneath,
@@ -44,6 +45,8 @@ _SAVED: Final = "saved_model.pb"
 """By which TensorFlow knows a folder as a model."""
 CHECKPOINT: Final = "safetensors"
 _ONNX: Final = "onnx"
+_IR_VERSION: Final = b"\x08"
+"""The tag of the first field of an ONNX file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ def _find_source(
     usual = given.get("input") or _usual_name(_ONNX, config)
     usual = f"{usual}/{_SAVED}" if usual in folders else usual
     candidates = [usual] if usual in names else [] if "input" in given else names
+    if candidates == [usual] and _begins_like_onnx(directory, usual):
+        return "", ""
     found = [
         (kind, name)
         for name in candidates
@@ -148,6 +153,14 @@ def _find_source(
         each = " and ".join(f"{name} ({kind})" for kind, name in found)
         raise InvalidArgumentError(f"{directory.name} has {each}; the parameter 'input' names the one to convert")
     return found[0] if found else ("", "")
+
+
+def _begins_like_onnx(directory: Path, name: str) -> bool:
+    """Whether a file is what its name states: then no converter is imported to look at it."""
+    if not name.endswith(".onnx"):
+        return False
+    with open_beneath(directory, name, follow=False) as file:
+        return file.read(1) == _IR_VERSION
 
 
 def find_versions(root: Path) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from repoagent_convert.agent import PARAMETERS, PROVENANCE, copy_others, find_ve
 from repoagent.api import InvalidArgumentError, ModelConfig, UnsafePathError, UnsupportedError
 from repoagent.config import read_text
 from repoagent.converters import BUILT_IN_CONVERTERS
+from repoagent.loader.converting import registry
 from repoagent.loader.converting.registry import resolve
 from repoagent.testing import Outcome
 
@@ -66,6 +68,17 @@ def test_each_version_may_have_another_file(tmp_path: Path, load: Load) -> None:
     put(tmp_path, "1/old.ubj", "xgb-binary-logistic.ubj")
     put(tmp_path, "2/new.json", "xgb-dart.json")
     assert {"1/model.onnx", "2/model.onnx"} <= load("", names="mlserver").files.keys()
+
+
+@pytest.mark.slow
+def test_for_a_file_that_is_onnx_no_other_converter_is_imported(
+    load: Load, save: Save, perceptron: "onnx.ModelProto", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(perceptron)
+    watched = Mock(side_effect=resolve)
+    monkeypatch.setattr(registry, "resolve", watched)
+    assert load("").loaded
+    assert {call.args for call in watched.call_args_list} == {(BUILT_IN_CONVERTERS["onnx", "optimized"],)}
 
 
 @pytest.mark.slow

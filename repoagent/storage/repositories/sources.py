@@ -147,7 +147,6 @@ def open_source(
     name: str,
     url: str | RepositoryUrl,
     *,
-    storage_options: Mapping[str, Any] | None = None,
     filesystems: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ModelSource:
@@ -156,7 +155,7 @@ def open_source(
     Nothing is read. Errors as in :func:`~repoagent.storage.repositories.filesystems.open_filesystem`.
     """
     parsed = parse_url(url) if isinstance(url, str) else url
-    fs, _ = open_patiently(parsed, storage_options, filesystems)
+    fs, _ = open_patiently(parsed, None, filesystems)
     return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text, limits=limits)
 
 

@@ -20,10 +20,10 @@ class Pools:
     * ``handshakes`` computes those of TLS: a front end takes at most half of the processors for them.
     """
 
-    def __init__(self, name: str, *, workers: int = _WORKERS, waiters: int = _WAITERS) -> None:
-        self.work: Final = ThreadPoolExecutor(workers, f"{name}-blocking")
-        self.asks: Final = ThreadPoolExecutor(workers, f"{name}-asks")
-        self.waits: Final = ThreadPoolExecutor(waiters, f"{name}-loads")
+    def __init__(self, name: str) -> None:
+        self.work: Final = ThreadPoolExecutor(_WORKERS, f"{name}-blocking")
+        self.asks: Final = ThreadPoolExecutor(_WORKERS, f"{name}-asks")
+        self.waits: Final = ThreadPoolExecutor(_WAITERS, f"{name}-loads")
         self.long: Final = ThreadPoolExecutor(1, f"{name}-long")
         self.handshakes: Final = ThreadPoolExecutor(_shaking_threads(), f"{name}-handshakes")
 

@@ -228,9 +228,9 @@ class Control:
             if call is not None:
                 call.lost()
 
-    def charge(self, count: int = 1) -> None:
+    def charge(self) -> None:
         """For frames that bring nothing."""
-        if not self._costs.take(self._clock(), self._sender.answers, count):
+        if not self._costs.take(self._clock(), self._sender.answers):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames without a call")
 
     def _charge_reset(self) -> None:

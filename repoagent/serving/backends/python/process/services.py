@@ -291,9 +291,8 @@ _LONGEST_LABELS: Final = 8192
 class ReportedMetrics:
     """Families and series under numbers that the process refers to. For one thread."""
 
-    def __init__(self, limits: Limits, registry: metrics.MetricRegistry = metrics.REGISTRY) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._most: Final = limits.python_series
-        self._registry: Final = registry
         self._count = 0
         self._families: list[metrics.MetricFamily] = []
         self._family_numbers: dict[metrics.MetricFamily, int] = {}
@@ -307,11 +306,11 @@ class ReportedMetrics:
             RepoAgentError: there cannot be such a family, or not a further one.
         """
         _check_length(name, description)
-        family = self._registry.family(name, description, kind)
+        family = metrics.REGISTRY.family(name, description, kind)
         if family in self._family_numbers:
-            self._registry.release(family)
+            metrics.REGISTRY.release(family)
         else:
-            self._add(1, lambda: self._registry.release(family))
+            self._add(1, lambda: metrics.REGISTRY.release(family))
             self._family_numbers[family] = len(self._families)
             self._families.append(family)
         return self._family_numbers[family]
@@ -340,7 +339,7 @@ class ReportedMetrics:
         for family, metric in self._series:
             family.remove(metric)
         for family in self._families:
-            self._registry.release(family)
+            metrics.REGISTRY.release(family)
         for kept in (self._families, self._family_numbers, self._series, self._series_numbers):
             kept.clear()
         self._count = 0

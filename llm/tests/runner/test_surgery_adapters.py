@@ -11,11 +11,11 @@ import pytest
 from repoagent_llm import Executor, ExecutorConfig, OutputConfig, Request, Result
 from repoagent_llm.builder import Form, Precision
 from repoagent_llm.builder.products import dequantize
-from repoagent_llm.runner.adapter_surgery import take_adapters
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_forms import OrtGqaRunner
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.runner.surgery import take_adapters
 
 from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.lora_sample import SampleAdapter
