@@ -188,16 +188,19 @@ def test_a_model_with_a_missing_agent_stops_the_start_or_only_itself(serve: Serv
     assert "error: creating server: Internal - failed to load all models" in failed.text
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("flag", ["--http-port", "--grpc-port", "--metrics-port"])
 def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(
-    serve: Serve, repository: Path, flag: str
+    serve: Serve, repository: Path, flag: str, processes: int
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = serve(f"--model-repository={repository}", f"{flag}={port}", wait=False)
+        server = serve(f"--model-repository={repository}", f"{flag}={port}", f"--processes={processes}", wait=False)
         assert server.process.wait(60) == 1
         server.reader.join()
-    assert f"127.0.0.1:{port}" in server.text.splitlines()[-1]
+    last = server.text.splitlines()[-1]
+    assert f"127.0.0.1:{port}" in last
+    assert last.endswith(f"({flag})")
     assert server.text.splitlines()[-1].startswith("error: creating server: Unavailable - ")
     assert "loading:" not in server.text
     assert "Traceback" not in server.text

@@ -41,7 +41,16 @@ READY_NAMES: Final = {
     _SAGEMAKER: "sagemaker",
     _VERTEX: "vertex-ai",
 }
-"""The names of the ways in in the ready file, and in metrics."""
+"""The names of the ways in in the ready file, in metrics and in flags."""
+
+
+@contextmanager
+def naming_the_flag(name: str) -> Iterator[None]:
+    """Add to the error of an address that cannot be had which flag has the port of the way in ``name``."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise UnavailableError(f"{error} (--{READY_NAMES[name]}-port)") from error
 
 
 class FrontEnd(Protocol):

@@ -22,7 +22,7 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed
-from repoagent_server.program.front_ends import READY_NAMES, ports, tls_files, with_ports
+from repoagent_server.program.front_ends import READY_NAMES, naming_the_flag, ports, tls_files, with_ports
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.connections import InFlight
@@ -260,12 +260,13 @@ class _Ports:
         try:
             for name, (address, port, shared) in ports(options).items():
                 host, number = address.removeprefix("[").removesuffix("]"), 0
-                if is_unix(address) and READY_NAMES[name] == "grpc":  # Each worker accepts from the one that there is.
-                    made = [bound_unix(address)]
-                    made += [made[0].dup() for _ in range(options.processes - 1)]
-                else:
-                    made = _sockets(host, port, options.processes, shared=shared)
-                    number = int(made[0].getsockname()[1])
+                with naming_the_flag(name):
+                    if is_unix(address) and READY_NAMES[name] == "grpc":  # Each worker accepts from the one there is.
+                        made = [bound_unix(address)]
+                        made += [made[0].dup() for _ in range(options.processes - 1)]
+                    else:
+                        made = _sockets(host, port, options.processes, shared=shared)
+                        number = int(made[0].getsockname()[1])
                 self.sockets[host, number] = made
                 self.addresses[name] = address, number
         except BaseException:

@@ -38,6 +38,7 @@ from repoagent_server.program.front_ends import (
     clear_ready_file,
     front_ends,
     metrics_page,
+    naming_the_flag,
     request_log,
     tls_files,
     write_ready_file,
@@ -105,9 +106,10 @@ def run(options: ServeOptions) -> int:
             page = metrics_page(options, core, sources)
             tls = {name: Certificates(files) for name, files in tls_files(options).items()}
             fronts.update(front_ends(options, core, regions, access, requests, denials, page, tls))
-            for front in fronts.values():
+            for name, front in fronts.items():
                 stack.callback(front.stop)
-                front.bind()
+                with naming_the_flag(name):
+                    front.bind()
             stack.enter_context(watchdog(partial(_come_round, fronts)))
             return _serve(options, core, fronts, stop)
         except RepoAgentError as error:
