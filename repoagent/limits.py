@@ -140,8 +140,8 @@ class Limits:
     )
     log_probs: int = _limit(
         1 << 18,
-        "The most log-probabilities of prompts that one request to a language model may get: its tokens, times the "
-        "alternatives to each and one, times the texts.",
+        "The most log-probabilities that one request to a language model may get: the tokens of its prompt, times the "
+        "alternatives to each and one, times the texts; and as many of texts that are not streamed.",
     )
 
     def __post_init__(self) -> None:

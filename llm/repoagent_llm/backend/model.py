@@ -258,6 +258,8 @@ class LlmModel(BackendModel):
         # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
         streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
         asked = self._converter.request(request, wanted, streaming=streaming)
+        if not form.stream:
+            vars(asked)["most_log_probs"] = self._limits.limits.log_probs
         count = asked.sampling_config.num_return_sequences or 1
         prompt = len(asked.input_token_ids)
         most = self._dispatcher.fitting_sequences(prompt + asked.max_tokens, prompt)

@@ -1,5 +1,6 @@
 """From requests to tasks, and which of the engine's shorter ways a task may take."""
 
+import math
 import time
 from copy import copy
 
@@ -158,6 +159,7 @@ class Intake:
             want_log_probs=bool(wanted.return_log_probs),
             alternatives=_alternatives(request, "top_log_probs"),
             prompt_alternatives=_alternatives(request, "prompt_log_probs"),
+            log_probs_left=getattr(request, "most_log_probs", math.inf),
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=_drafts(request, max_new_tokens),

@@ -103,10 +103,7 @@ class ResultMaker:
             result.log_probs = [sequence.log_probs[first:] for sequence, first in zip(sequences, firsts, strict=True)]
             result.cum_log_probs = [self._cumulated(sequence, beams) for sequence in sequences]
             if task.alternatives is not None and beams is None:
-                alternatives = [
-                    sequence.alternatives[start:] for sequence, start in zip(sequences, starts, strict=True)
-                ]
-                vars(result)["top_log_probs"] = alternatives
+                vars(result)["top_log_probs"] = [_alternatives(sequence, kept=whole) for sequence in sequences]
         if getattr(request, "return_cached_tokens", False):
             vars(result)["cached_tokens"] = task.blocks.tokens
         if task.pooled is not None and task.started:
@@ -127,6 +124,14 @@ class ResultMaker:
         if beams is None or not self._normalize:
             return sequence.cum_log_prob
         return beams.score(sequence.cum_log_prob, beams.scored_length(sequence))
+
+
+def _alternatives(sequence: TokenSequence, *, kept: bool) -> list[list[tuple[int, float]]]:
+    """Those that there are; of what is not wanted again nothing is kept, as each takes kilobytes."""
+    found = list(sequence.alternatives)
+    if not kept:
+        sequence.alternatives.clear()
+    return found
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.engine.word_lists import ends_with_any
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason
-from repoagent_llm.types.executor_errors import EngineError
+from repoagent_llm.types.executor_errors import CheckError, EngineError
 
 Rows = npt.NDArray[np.float32]
 
@@ -114,3 +114,6 @@ class SamplingGroup:
             sequence.cum_log_prob += value
             if task.alternatives is not None:
                 sequence.alternatives.append(likeliest(values, task.alternatives))
+                task.log_probs_left -= task.alternatives + 1
+                if task.log_probs_left < 0:
+                    raise CheckError("its texts have more log-probabilities than Request.most_log_probs allows")

@@ -62,6 +62,8 @@ def _equal(wanted: Sequence[int], budget: int) -> list[int]:
 _MOST_PASSING = 64
 # Tokens of prompts in an iteration, however long it then takes: else prompts would never end.
 _LEAST_READ = 16
+# Of a prompt of which each token's logits are wanted, in an iteration: of 150,000 tokens so many rows take 150 MB.
+_MOST_ROWS = 256
 
 
 class Others(Enum):
@@ -168,7 +170,8 @@ class Scheduler:
                     # Drafts go with their token; they must not wait behind prompts.
                     works.append(_piece(task, sequence, 1))
                 elif tokens:
-                    reading.append((task, sequence, tokens))
+                    rows = _MOST_ROWS if self._limits.chunked and task.reads_whole_context else tokens
+                    reading.append((task, sequence, min(tokens, rows)))
         if not reading:
             return works
         return works + self._read(reading, self._most_tokens(works, others) - len(works))

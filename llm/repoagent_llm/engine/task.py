@@ -1,5 +1,6 @@
 """Task: a request inside the engine, from its arrival to its last answer."""
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -175,6 +176,8 @@ class Task:
     want_log_probs: bool = False
     alternatives: int | None = None
     prompt_alternatives: int | None = None
+    #: How many more its texts may have, alternatives counted.
+    log_probs_left: float = math.inf
     extra_names: tuple[str, ...] = ()
     context_extra_names: frozenset[str] = frozenset()
     drafts: list[int] = field(default_factory=list)

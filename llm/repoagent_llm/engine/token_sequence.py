@@ -34,7 +34,7 @@ class TokenSequence:
     cum_log_prob: float = 0.0
     log_probs: list[float] = field(default_factory=list)
     alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
-    """For each generated token the likeliest ones with their log-probabilities, if they are wanted."""
+    """For each generated token that was not sent the likeliest ones with their log-probabilities, if wanted."""
     generation_logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     sent: int = 0

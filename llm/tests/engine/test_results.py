@@ -58,6 +58,21 @@ def test_a_backend_gets_the_log_probs_of_new_tokens_alone() -> None:
     assert found == [[[-0.0]], [[-1.0]], [[-2.0]]]
 
 
+@pytest.mark.parametrize("all_again", [False, True])
+def test_alternatives_that_were_sent_are_forgotten_unless_they_are_sent_again(all_again: bool) -> None:
+    task = _task()
+    task.streams_tokens, task.request.output_config = False, OutputConfig(return_log_probs=True)
+    task.request.return_all_generated_tokens, task.alternatives = all_again, 1
+    sequence, maker, found = task.group.sequences[0], ResultMaker(normalize_log_probs=True), []
+    for number in range(3):
+        sequence.tokens.append(6)
+        sequence.alternatives.append([(number, -1.0)])
+        (response,) = maker.collect(task, 5)
+        found.append([entry[0][0] for entry in vars(response.result)["top_log_probs"][0]])
+    assert found == ([[0], [0, 1], [0, 1, 2]] if all_again else [[0], [1], [2]])
+    assert len(sequence.alternatives) == (3 if all_again else 0)
+
+
 def test_the_logits_of_a_prompt_are_joined_once_for_all_results() -> None:
     task = _task()
     task.streams_tokens, task.request.output_config = False, OutputConfig(return_context_logits=True)

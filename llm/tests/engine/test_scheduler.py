@@ -118,6 +118,26 @@ def test_answers_are_those_of_plans_made_anew(
     assert len(plain) == len(steps)
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_prompt_of_which_all_logits_are_wanted_is_read_in_small_pieces(chunked: bool) -> None:
+    """Of a large vocabulary the logits of a whole iteration would take more than a gigabyte."""
+    steps: list[Sequence[Segment]] = []
+    runner = FakeRunner(max_seq_len=800, before_step=lambda segments: steps.append(segments))
+    requests = [Request([4] * 600, 1), Request([5] * 600, 1)]
+    vars(requests[0])["prompt_log_probs"] = 1
+    with Executor.from_runner(runner, ExecutorConfig(enable_chunked_context=chunked)) as one:
+        for responses in one.await_responses(one.enqueue_requests(requests), LIMIT):
+            assert responses[0].result.is_final
+            found = vars(responses[0].result).get("prompt_log_probs", [None] * 599)
+            assert len(found) == 599
+    pieces = [
+        [len(segment.tokens) for segment in segments if segment.tokens[0] == token]
+        for segments in steps
+        for token in (4, 5)
+    ]
+    assert [piece for (piece,) in filter(None, pieces)] == ([256, 600, 256, 88] if chunked else [600, 600])
+
+
 def test_a_round_is_kept_while_the_same_requests_run() -> None:
     steps: list[Sequence[Segment]] = []
     with Executor.from_runner(FakeRunner(before_step=lambda segments: steps.append(segments)), ExecutorConfig()) as one:

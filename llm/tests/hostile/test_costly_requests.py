@@ -145,6 +145,19 @@ def test_as_many_log_probs_as_the_limit_are_made(new_asker: NewAsker) -> None:
     refused(asker.ask("xxxxxxx", max_tokens=0, prompt_log_probs=1), "the answer has 14 log-probabilities of prompts")
 
 
+def test_log_probs_of_texts_that_come_whole_have_the_same_limit(new_asker: NewAsker) -> None:
+    """Each takes 150 bytes until its text has ended; those of a stream go with its pieces."""
+    asker = new_asker(limits=Limits(log_probs=400))
+    wishes: dict[str, Any] = {"top_log_probs": 9, "end_id": -1, "num_return_sequences": 4, "top_p": 0.9}
+    assert len(asker.ask("hello", max_tokens=10, **wishes).wait()) == 4
+    stops: tuple[dict[str, Any], ...] = ({}, {"stop_words": ["no such word"]})
+    for stop in stops:
+        refused(asker.ask("hello", max_tokens=15_000, **stop, **wishes), "more log-probabilities than")
+    streamed = asker.ask("hello", max_tokens=50, stream=True, **wishes).wait()
+    assert all(response.error is None for response in streamed)
+    assert sum(response.outputs["token_log_probs"].array.size for response in streamed if response.outputs) == 200
+
+
 @pytest.mark.parametrize(
     ("name", "prompt", "tokens"), [("return_context_logits", 19_000, 1), ("return_generation_logits", 5, 19_000)]
 )
