@@ -25,6 +25,7 @@ _PLACES = (
     "*.md",
     "docs/**/*.md",
     "agents/*/*.md",
+    "benchmarks/*.md",
     "llm/*.md",
     "server_stub/*.md",
     "examples/**/*.md",

@@ -32,3 +32,10 @@ def test_every_plot_is_on_a_page_and_every_page_of_then_has_one() -> None:
     shown = [name for page in MEASUREMENTS.glob("*.md") for name in re.findall(r"img/(\w+)\.svg", page.read_text())]
     assert {path.stem for path in (MEASUREMENTS / "data").glob("*.csv")} <= set(shown)
     assert len(shown) >= 12
+
+
+def test_every_benchmark_is_in_the_list_with_its_purpose() -> None:
+    folder = MEASUREMENTS.parents[1] / "benchmarks"
+    rows = re.findall(r"^\| (`.*`) \| (.+) \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    listed = [name for names, _ in rows for name in re.findall(r"`(\w+\.py)`", names)]
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.py"))

@@ -140,6 +140,7 @@ def main(names: list[str]) -> int:
         "*.md",
         "docs/**/*.md",
         "agents/*/*.md",
+        "benchmarks/*.md",
         "examples/**/*.md",
         "llm/*.md",
         "server_stub/*.md",
