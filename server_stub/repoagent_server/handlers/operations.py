@@ -254,7 +254,7 @@ class Operation:
     """One row. Access control, audit lines, the request log and errors are the business of what runs it."""
 
     name: str
-    """The method of gRPC; "" if gRPC has none."""
+    """The method of gRPC; "" if gRPC has none. HTTP reads nothing but the path of an operation without one."""
     method: Callable[[Operations, Call], Any]
     api: Api
     """The part that the operator can restrict."""
