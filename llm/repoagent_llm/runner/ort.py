@@ -20,14 +20,15 @@ from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.runner.memory import bytes_per_token, new_slab, sequence_length
 from repoagent_llm.runner.prefill_grouping import group_prompts, is_single, places_wanted, rows_asked, rows_wanted
 from repoagent_llm.runner.protocol import (
+    AdapterWeights,
     DecodeRound,
     LoraShape,
     RunnerInfo,
     Segment,
+    Seq,
     StepResult,
 )
 from repoagent_llm.runner.runner_options import RunnerOptions
-from repoagent_llm.runner.sequences import OrtSequences
 from repoagent_llm.runner.session import make_session
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -53,7 +54,7 @@ class _Layout:
     result: StepResult
 
 
-class OrtRunner(OrtSequences):
+class OrtRunner:
     """A ModelRunner over a session and a slab; what differs between the two graph forms is in ``feeds``."""
 
     _mixed = False  # whether its graph is changed by mix_runs
@@ -67,10 +68,10 @@ class OrtRunner(OrtSequences):
         self._takes_positions = "position_ids" in inputs
         dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
         length = sequence_length(spec, options, inputs[spec.past(0)[0]].shape[2])
-        slab = new_slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
+        self._slab = new_slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
         sites = lora_sites(inputs)
-        adapters = AdapterRows(sites, options.max_sequences, dtype)
-        info = RunnerInfo(
+        self._adapters = AdapterRows(sites, options.max_sequences, dtype)
+        self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
             max_seq_len=length,
             max_sequences=options.max_sequences,
@@ -81,7 +82,6 @@ class OrtRunner(OrtSequences):
             lora=LoraShape(spec.layers, spec.kv_heads * spec.head_size, sites) if sites else None,
             hidden_size=spec.hidden_size if surgery.PROMPT_ROWS in inputs else None,
         )
-        super().__init__(slab, adapters, info)
         self._no_embeddings = np.zeros((0, 2), np.int64), np.zeros((0, spec.hidden_size), dtype)
         self._rows_out = LogitRows(options.max_sequences, spec.vocab_size)
         self._decode_runs: dict[tuple[int, int, bool], Run] = {}
@@ -99,6 +99,65 @@ class OrtRunner(OrtSequences):
         """See ModelRunner."""
         self._decode_runs.clear()
         self._session = None
+
+    @property
+    def info(self) -> RunnerInfo:
+        """See ModelRunner."""
+        return self._info
+
+    def open(self) -> Seq | None:
+        """See ModelRunner."""
+        return self._slab.take()
+
+    def free(self, seq: Seq) -> None:
+        """See ModelRunner."""
+        row = self._slab.row(seq)
+        self._slab.free(seq)
+        if self._info.lora is not None:
+            self._adapters.put(row, None)
+            if row < self._slab.used:  # the last row lies there now
+                self._bind_anew(self._adapters.move(self._slab.used, row))
+
+    def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
+        """See AdaptableRunner."""
+        self._bind_anew(self._adapters.put(self._slab.row(seq), weights))
+        self._layout = None
+
+    def _bind_anew(self, replaced: bool) -> None:
+        if replaced:
+            self._forget_bindings()
+
+    def length(self, seq: Seq) -> int:
+        """See ModelRunner."""
+        return self._slab.length(seq)
+
+    def truncate(self, seq: Seq, length: int) -> None:
+        """See ModelRunner."""
+        self._slab.truncate(seq, length)
+        self._layout = None
+
+    def fork(self, seq: Seq) -> Seq | None:
+        """See ModelRunner."""
+        copy = self._slab.take()
+        if copy is not None:
+            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
+            if self._info.lora is not None:
+                self._bind_anew(self._adapters.put(self._slab.row(copy), self._adapters.held(self._slab.row(seq))))
+        return copy
+
+    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
+        """See ModelRunner."""
+        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
+        self._layout = None
+
+    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
+        """See ModelRunner."""
+        return self._slab.export(self._slab.row(seq), start, stop)
+
+    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
+        """See ModelRunner."""
+        self._slab.load(self._slab.row(seq), blob, tokens)
+        self._layout = None
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         """See ModelRunner."""
@@ -148,7 +207,7 @@ class OrtRunner(OrtSequences):
         self._slab.check_room(segments, self._info.max_seq_len)
         self._layout = None
         if self._rows_out.ensure(sum(map(rows_wanted, segments))):
-            self.forget_bindings()
+            self._forget_bindings()
         rows = [slice(0, 0)] * len(segments)
         extras: list[dict[str, npt.NDArray[Any]]] = [{} for _ in segments]
         single = [i for i, segment in enumerate(segments) if is_single(segment)]
@@ -310,10 +369,7 @@ class OrtRunner(OrtSequences):
             bind_input(run.binding, surgery.PROMPT_PLACES, self._no_embeddings[0])
             bind_input(run.binding, surgery.PROMPT_ROWS, self._no_embeddings[1])
 
-    def forget_layout(self) -> None:
-        self._layout = None
-
-    def forget_bindings(self) -> None:
+    def _forget_bindings(self) -> None:
         """Drop the kept runs; they point at arrays that are about to be replaced."""
         self._decode_runs.clear()
         self._layout = None

@@ -8,13 +8,13 @@ from typing import Any, Final
 from repoagent_server.codec.json_text import Fragment, dumps_text
 from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.choice import Choice, Delta
-from repoagent_server.openai.conversation import template_messages
+from repoagent_server.openai.conversation import template_messages, template_values
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
 from repoagent_server.openai.tool_calls import CallPiece
-from repoagent_server.openai.tools import Tools, read_tools
+from repoagent_server.openai.tools import read_tools
 
 
 class ChatForm:
@@ -86,6 +86,8 @@ def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
 
 MOST_ALTERNATIVES: Final = 20
 _TEXTS_ONLY: Final = "the server has texts only"
+_TEMPLATE: Final = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")
+"""Fields that the chat template gets."""
 
 
 def read_chat(document: object) -> TextRequest:
@@ -108,7 +110,7 @@ def read_chat(document: object) -> TextRequest:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
     ask = GenerationRequest(
         messages=dumps_text(template_messages(fields)),
-        template_values=_template_values(fields, tools),
+        template_values=template_values(fields, *_TEMPLATE, tools=tools.given or None),
         max_tokens=_max_tokens(fields),
         sampling=sampling.values,
         seed=sampling.seed,
@@ -133,14 +135,3 @@ def _max_tokens(fields: Fields) -> int | None:
     """The newer name counts more."""
     newer, older = (fields.whole(name, 1, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
     return older if newer is None else newer
-
-
-def _template_values(fields: Fields, tools: Tools) -> str | None:
-    given = fields.object("chat_template_kwargs")
-    values: dict[str, Any] = {} if given is None else dict(given.values)
-    for name in ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message"):
-        if (value := fields.get(name)) is not None:
-            values[name] = value
-    if tools.given:
-        values["tools"] = tools.given
-    return dumps_text(values) if values else None

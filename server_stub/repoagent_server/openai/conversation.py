@@ -31,6 +31,16 @@ def template_messages(fields: Fields) -> list[dict[str, Any]]:
     return [_message(message) for message in messages]
 
 
+def template_values(fields: Fields, *names: str, **given: Any) -> str | None:
+    """Further values for the chat template, in JSON: those of the field for them, of the fields ``names``, and others
+    that are ``given``; None is none."""
+    found = fields.object("chat_template_kwargs")
+    values = {} if found is None else dict(found.values)
+    more = {name: fields.get(name) for name in names} | given
+    values |= {name: value for name, value in more.items() if value is not None}
+    return dumps_text(values) if values else None
+
+
 def _message(given: Fields) -> dict[str, Any]:
     role = given.required("role")
     given.refuse("audio", "the server has texts only")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from repoagent_server.codec.json_text import Fragment, dumps, dumps_text
 from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
-from repoagent_server.openai.conversation import STORED, item_messages
+from repoagent_server.openai.conversation import STORED, item_messages, template_values
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import format_guide
@@ -49,15 +49,11 @@ def read_response(document: object) -> TextRequest:
         raise fields.wrong("text", "cannot be honoured together with a 'tool_choice' that demands a call")
     alternatives = fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
     included = _INCLUDED in fields.texts("include", 64)
-    values = {"tools": tools.given} if tools.given else {}
     reasoning = fields.object("reasoning")
-    if reasoning is not None and (effort := reasoning.text("effort")) is not None:
-        values["reasoning_effort"] = effort  # type: ignore[assignment]
-    kwargs = fields.object("chat_template_kwargs")
-    values = {**(kwargs.values if kwargs is not None else {}), **values}
+    effort = None if reasoning is None else reasoning.text("effort")
     ask = GenerationRequest(
         messages=dumps_text(item_messages(fields)),
-        template_values=dumps_text(values) if values else None,
+        template_values=template_values(fields, tools=tools.given or None, reasoning_effort=effort),
         max_tokens=fields.whole("max_output_tokens", 1, MOST_TOKENS),
         sampling=sampling.values,
         seed=sampling.seed,

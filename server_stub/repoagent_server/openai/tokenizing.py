@@ -7,7 +7,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError
 from repoagent.serving.requests.request import Asked, InferResponse
 from repoagent_server.codec.json_text import dumps, dumps_text
-from repoagent_server.openai.conversation import template_messages
+from repoagent_server.openai.conversation import template_messages, template_values
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.tensors import ModelTensors
 
@@ -63,13 +63,10 @@ def read_tokenize(document: object) -> TokenRequest:
         fields.refuse("add_special_tokens", "the model's parameter of this name sets it", True)
         return TokenRequest(model, "prompt", {"text_input": fields.required("prompt")}, wants_text=False)
     fields.refuse("add_special_tokens", "the chat template writes those that it wants", False)
-    values = dict(given.values) if (given := fields.object("chat_template_kwargs")) is not None else {}
-    for name in ("add_generation_prompt", "continue_final_message", "tools"):
-        if (value := fields.get(name)) is not None:
-            values[name] = value
+    values = template_values(fields, "add_generation_prompt", "continue_final_message", "tools")
     inputs = {"messages": dumps_text(template_messages(fields))}
-    if values:
-        inputs["chat_template_kwargs"] = dumps_text(values)
+    if values is not None:
+        inputs["chat_template_kwargs"] = values
     return TokenRequest(model, "messages", inputs, wants_text=False)
 
 
