@@ -112,9 +112,14 @@ def _words(chance: random.Random, *sizes: int) -> list[list[int]]:
     return [[chance.randrange(9) for _ in range(size)] for size in sizes]
 
 
-def _adapter(chance: random.Random) -> LoraConfig:
-    weights = np.full((1, 8), chance.randint(1, 3) / 1000, np.float32)
-    return LoraConfig(chance.randrange(4), weights, np.array([[4, 0, 1]], np.int32))
+def _write_adapters(folder: Path, change: int) -> Path:
+    """Four of them; after a ``change`` each has the weights that another one had."""
+    for task in range(4):
+        place = folder / "lora" / str(change) / str(task)
+        place.mkdir(parents=True, exist_ok=True)
+        np.save(place / "model.lora_weights.npy", np.full((1, 8), ((task + change) % 4 + 1) / 1000, np.float32))
+        np.save(place / "model.lora_config.npy", np.array([[4, 0, 1]], np.int32))
+    return folder / "lora" / str(change)
 
 
 OPTIONS: list[tuple[float, Callable[[random.Random], dict[str, Any]]]] = [
@@ -123,13 +128,16 @@ OPTIONS: list[tuple[float, Callable[[random.Random], dict[str, Any]]]] = [
     (0.3, lambda chance: {"end_id": chance.randrange(9)}),
     (0.1, lambda _: {"embedding_bias": np.linspace(-1, 3, SIZE, dtype=np.float32)}),
     (0.2, lambda chance: {"cache_salt_id": chance.randrange(2)}),
-    (0.2, lambda chance: {"lora_config": _adapter(chance)}),
+    (0.2, lambda chance: {"lora_config": LoraConfig(chance.randrange(4))}),
 ]
 """How many requests have them, and what they are."""
 
 
-def _request(chance: random.Random) -> Request:
-    beginning = [chance.randrange(4)] * chance.choice([0, 1, 31, 32, 33, 64, 70])
+def _request(chance: random.Random, *, crowded: bool) -> Request:
+    """``crowded``: some grow long, and others, with long prompts that have much in common, lose their room to them."""
+    beginning = (
+        [3] * chance.choice([0, 70]) if crowded else [chance.randrange(4)] * chance.choice([0, 1, 31, 32, 33, 64, 70])
+    )
     prompt = beginning + [chance.randrange(SIZE) for _ in range(chance.choice([1, 2, 15, 30]))]
     sampling = _sampling(chance)
     one_by_one = sampling.beam_width == 1
@@ -137,6 +145,8 @@ def _request(chance: random.Random) -> Request:
     for share, make in OPTIONS:
         if chance.random() < share:
             options |= make(chance)
+    if crowded and chance.random() < 0.4:
+        options |= {"lora_config": LoraConfig(1), "cache_salt_id": None}
     if one_by_one and chance.random() < 0.3:
         options["guided_decoding_params"] = GuidedDecodingParams(*chance.choice(GUIDES))
     if one_by_one and chance.random() < 0.1:
@@ -146,8 +156,9 @@ def _request(chance: random.Random) -> Request:
         return_generation_logits=chance.random() < 0.2,
         exclude_input_from_output=True,
     )
-    request = Request(prompt, chance.randint(1, 40), sampling_config=sampling, output_config=output, **options)
-    if chance.random() < 0.2:
+    most = chance.randint(40, 60) if crowded else chance.randint(1, 40)
+    request = Request(prompt, most, sampling_config=sampling, output_config=output, **options)
+    if chance.random() < (0.5 if crowded and beginning else 0.2):
         vars(request)["prompt_log_probs"] = 2
     if output.return_log_probs and one_by_one:
         vars(request)["top_log_probs"] = chance.randrange(3)
@@ -160,36 +171,40 @@ def _prefer_seven(_number: int, logits: Any, *_others: Any) -> None:
     logits[..., 7] += 1
 
 
+def _adapters(folder: Path) -> PeftCacheConfig:
+    return PeftCacheConfig(host_cache_size=1 << 16, lora_prefetch_dir=str(_write_adapters(folder, 0)))
+
+
 def _guided() -> GuidedDecodingConfig:
     backend = GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE
     return GuidedDecodingConfig(backend, TEXTS, stop_token_ids=[0])
 
 
-def _config(chance: random.Random, folder: Path) -> ExecutorConfig:
-    """Of an executor with all that may change a text by mistake."""
+def _config(chance: random.Random, folder: Path, *, crowded: bool = False) -> ExecutorConfig:
+    """Of an executor with all that may change a text by mistake. ``crowded``: prompts are read in small pieces, and
+    paused in between."""
     cache = KvCacheConfig(
         enable_block_reuse=chance.random() < 0.8,
         enable_partial_reuse=chance.random() < 0.7,
         max_tokens=32 * chance.randint(21, 26),
     )
-    budget = chance.choice([None, 9, 40])
+    budget = chance.choice([9, 16] if crowded else [None, 9, 40])
+    policies = [CapacitySchedulerPolicy.MAX_UTILIZATION] if crowded else list(CapacitySchedulerPolicy)
     config = ExecutorConfig(
         max_beam_width=WIDEST,
         enable_chunked_context=True,
         max_num_tokens=budget,
         kv_cache_config=cache,
-        scheduler_config=SchedulerConfig(
-            chance.choice(list(CapacitySchedulerPolicy)), chance.choice(list(ContextChunkingPolicy))
-        ),
+        scheduler_config=SchedulerConfig(chance.choice(policies), chance.choice(list(ContextChunkingPolicy))),
         guided_decoding_config=_guided(),
-        peft_cache_config=PeftCacheConfig(host_cache_size=1 << 16),
+        peft_cache_config=_adapters(folder),
     )
     if chance.random() < 0.5:
         config.decoding_config = DecodingConfig(lookahead_decoding_config=LookaheadDecodingConfig(4, 4, 4))
     elif chance.random() < 0.5:
         config.speculative_config = DraftTargetDecodingConfig(4, max_concurrency=6)
     if chance.random() < 0.3:
-        config.block_folder = folder
+        config.block_folder = folder / "blocks"
         config.block_folder_bytes = 20 * 32 * 8
     return config
 
@@ -204,9 +219,12 @@ def _runner(chance: random.Random, narrow: bool, window: int, blocks: int) -> Pa
     return FakeRunner(vocab_size=SIZE, logits=logits, lora=ADAPTED, **sizes)  # type: ignore[arg-type]
 
 
-def _ask(executor: Executor, requests: list[Request], cancelled: list[int]) -> list[Found]:
-    """What became of each request; the texts of those ``cancelled`` are cut short."""
-    ids = executor.enqueue_requests(requests)
+def _ask(executor: Executor, waves: list[list[Request]], cancelled: list[int], folder: Path) -> list[Found]:
+    """What became of each request; the texts of those ``cancelled`` are cut short. Adapters change between waves."""
+    ids = executor.enqueue_requests(waves[0])
+    for change, requests in enumerate(waves[1:], 1):
+        executor.renew_adapters(_write_adapters(folder, change))()
+        ids += executor.enqueue_requests(requests)
     found: dict[int, Found] = {number: {} for number in ids}
     left = set(ids)
     while left:
@@ -243,15 +261,20 @@ def _take(found: Found, response: Response) -> None:
             text["logits"] += list(result.generation_logits.reshape(-1, SIZE))
 
 
-def _alone(requests: list[Request], runner: ModelRunner) -> list[Found]:
+def _alone(waves: list[list[Request]], runner: ModelRunner, folder: Path) -> list[Found]:
     config = ExecutorConfig(
         max_beam_width=WIDEST,
         kv_cache_config=KvCacheConfig(enable_block_reuse=False),
         guided_decoding_config=_guided(),
-        peft_cache_config=PeftCacheConfig(host_cache_size=1 << 16),
+        peft_cache_config=_adapters(folder),
     )
+    found: list[Found] = []
     with Executor.from_runner(runner, config) as executor:
-        return [found for request in requests for found in _ask(executor, [request], [])]
+        for change, requests in enumerate(waves):
+            if runner.info.lora is not None:
+                executor.renew_adapters(_write_adapters(folder, change))()
+            found += [one for request in requests for one in _ask(executor, [[request]], [], folder)]
+    return found
 
 
 def _agree(found: Found, wanted: Found, *, cut: bool, beams: bool, tolerance: float) -> None:
@@ -275,16 +298,22 @@ def _agree(found: Found, wanted: Found, *, cut: bool, beams: bool, tolerance: fl
 
 
 def _compare(
-    chance: random.Random, mixed: list[Request], config: ExecutorConfig, *runners: Any, tolerance: float
+    chance: random.Random,
+    waves: list[list[Request]],
+    config: ExecutorConfig,
+    *runners: Any,
+    folder: Path,
+    tolerance: float = 0,
 ) -> None:
     """``runners``: that of the mixture, that of each alone, that which guesses or None."""
     runner, other, drafter = runners
+    mixed = [request for wave in waves for request in wave]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drafting, "_forced", lambda *_: [])
-        wanted = _alone(mixed, other)
+        wanted = _alone(waves, other, folder)
     cancelled = chance.sample(range(len(mixed)), min(len(mixed), chance.choice([0, 0, 1, 2])))
     with Executor.from_runner(runner, config, drafter) as executor:
-        found = _ask(executor, mixed, list(cancelled))
+        found = _ask(executor, waves, list(cancelled), folder)
         budget = executor._assembly.budget
     for number, (one, alone) in enumerate(zip(found, wanted, strict=True)):
         beams = mixed[number].sampling_config.beam_width > 1
@@ -293,24 +322,34 @@ def _compare(
     assert runner.pool.busy == 0 if isinstance(runner, PagedRunner) else runner.open_sequences == 0
 
 
-def mix(seed: int, folder: Path) -> None:
-    """One mixture, and each of its requests alone."""
+def mix(seed: int, folder: Path, *, crowded: bool = False) -> None:
+    """One mixture, and each of its requests alone; ``crowded``: see ``_request`` and ``_config``."""
     chance = random.Random(seed)
-    mixed = [_request(chance) for _ in range(chance.randint(2, 24))]
+    mixed = [_request(chance, crowded=crowded) for _ in range(chance.randint(16 if crowded else 2, 24))]
+    middle = chance.randint(1, len(mixed))
     narrow, window = chance.random() < 0.6, chance.choice([0, 0, 0, 20, 50])
-    config = _config(chance, folder)
+    config = _config(chance, folder, crowded=crowded)
     runner = _runner(chance, narrow, window, chance.randint(22, 26))
     likings, drafter = _likings(narrow, window), None
     if hasattr(config, "speculative_config"):
         drafter = FakeRunner(vocab_size=SIZE, max_seq_len=LONGEST, max_sequences=6, logits=mostly(likings))
     other = FakeRunner(vocab_size=SIZE, max_seq_len=LONGEST, max_sequences=12, logits=likings, lora=ADAPTED)
-    _compare(chance, mixed, config, runner, other, drafter, tolerance=0)
+    waves = [mixed[:middle], mixed[middle:]]
+    _compare(chance, waves, config, runner, other, drafter, folder=folder)
 
 
 @pytest.mark.slow
 def test_company_changes_no_text(tmp_path: Path) -> None:
-    for seed in range(in_full(1500, otherwise=15)):
-        mix(seed, tmp_path / "blocks")
+    for seed in range(in_full(1500, otherwise=12)):
+        mix(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_crowd_changes_no_text(tmp_path: Path) -> None:
+    """A replaced adapter's blocks are not the new one's, and a prompt that pauses half read keeps no log-probability
+    of it. Either fault shows in one of the first six mixtures."""
+    for seed in range(in_full(300, otherwise=6)):
+        mix(seed, tmp_path, crowded=True)
 
 
 @pytest.mark.slow
@@ -322,10 +361,10 @@ def test_company_changes_no_text_of_a_decoder_on_pages(kind: str, decoder_folder
     options = RunnerOptions(threads=1, max_sequences=24, max_seq_len=LONGEST)
     for seed in range(in_full(100, otherwise=2)):
         chance = random.Random(seed)
-        mixed = [_request(chance) for _ in range(chance.randint(2, 12))]
+        mixed = [_request(chance, crowded=False) for _ in range(chance.randint(2, 12))]
         for request in mixed:
             request.lora_config = None
-        config = _config(chance, tmp_path / "blocks")
+        config = _config(chance, tmp_path)
         vars(config).pop("speculative_config", None)
         runners = [open_paged(spec, replace(options, cache_tokens=32 * blocks)) for blocks in (24, 100)]
-        _compare(chance, mixed, config, *runners, None, tolerance=2e-4)
+        _compare(chance, [mixed], config, *runners, None, folder=tmp_path, tolerance=2e-4)
