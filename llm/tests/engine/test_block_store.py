@@ -1,6 +1,9 @@
 """Blocks in files: what is written comes back, and nothing else does."""
 
+import errno
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -44,6 +47,64 @@ def test_a_changed_file_is_removed_and_not_used(place: int, tmp_path: Path) -> N
     file.write_bytes(content)
     assert _load(tmp_path, 7) is None
     assert not file.exists()
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 131, 133])
+def test_a_file_that_was_cut_while_it_was_known_is_not_used(size: int, tmp_path: Path) -> None:
+    _written(tmp_path, 7)
+    store = BlockStore(tmp_path, "model", len(BLOCK), 1 << 20)
+    (file,) = tmp_path.glob("*/*")
+    file.write_bytes((file.read_bytes() + b"x")[:size])
+    assert store.has(7)
+    assert store.load(7, TOKENS) is None
+    assert not store.has(7)
+    assert not file.exists()
+    store.close()
+
+
+_FULL = """
+import resource, sys
+from pathlib import Path
+from repoagent_llm.engine.block_store import BlockStore
+store = BlockStore(Path(sys.argv[1]), "model", 100, 1 << 20)
+store.keep(1, [5], bytes(100))
+store.close()
+store = BlockStore(Path(sys.argv[1]), "model", 100, 1 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))
+for number in (2, 3):
+    store.keep(number, [5], bytes(100))
+store.close()
+print(len(store), store.load(1, [5]) == bytes(100), store.load(2, [5]))
+"""
+
+
+def test_a_disk_that_is_full_keeps_what_it_has_and_no_half_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FULL, str(tmp_path)]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "True", "None"]
+    assert [file.stat().st_size for file in tmp_path.glob("*/*")] == [132]
+    assert done.stderr.count("cannot be kept in files") == 1
+
+
+@pytest.mark.parametrize("failing", ["open", "utime", "scandir", "unlink"])
+def test_a_call_that_fails_in_a_disk_is_no_error(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = BlockStore(tmp_path, "model", len(BLOCK), 9 * (len(BLOCK) + 32))  # looks at its folder at every second
+    store.keep(1, TOKENS, BLOCK)
+    store.close()
+    store = BlockStore(tmp_path, "model", len(BLOCK), 9 * (len(BLOCK) + 32))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        for number in range(2, 20):
+            store.keep(number, TOKENS, BLOCK)
+        found = store.load(1, TOKENS)
+        store.close()
+    assert found in (None, BLOCK)
+    assert "Input/output error" in caplog.text
 
 
 def test_a_file_of_other_tokens_or_another_name_is_not_used(tmp_path: Path) -> None:
