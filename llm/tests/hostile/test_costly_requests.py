@@ -196,6 +196,7 @@ DEEP = {
     ),
     "groups-in-a-pattern": ("json_schema", '{"type": "string", "pattern": "' + "\\u0028" * 500 + '"}'),
     "classes": ("regex", "[" * 500),
+    "groups-behind-a-class": ("regex", "[ab]" + "(" * 500),
     "groups-with-closing-characters": ("regex", r"(\)" * 500),
 }
 #: What llguidance would compile for minutes, whatever its own limits are, and what Python would read for as long.
@@ -242,7 +243,7 @@ def test_a_guide_that_would_take_for_ever_is_refused_before_it_is_compiled(new_a
         refused(asker.ask("hello", **guide(kind, text)), "nested too deeply: more than 100 levels of brackets")
     for kind, text in (("json_schema", "5"), ("structural_tag", "[]")):
         refused(asker.ask("hello", **guide(kind, text)), "the guide cannot be")
-    asker.ask("hello", max_tokens=2).one()
+    asker.ask("hello", **guide("regex", "[ab]" * 150)).one()  # one after the other
 
 
 @pytest.mark.slow
@@ -379,6 +380,8 @@ def test_all_texts_of_a_request_come_and_none_outlives_its_time(new_asker: NewAs
         for response in asker.ask("x" * 5000, max_tokens=3, **wishes).wait()
     ]
     assert sorted(numbers) == list(range(12))
+    patient = InferRequest(Asked("m", asker.request("x" * 5000, max_tokens=3, **wishes).inputs, timeout_us=60_000_000))
+    assert all(response.error is None for response in asker.send(patient).wait())
     request = asker.request("x" * 5000, max_tokens=500, **{**wishes, "num_return_sequences": 1000})
     hurried = InferRequest(Asked("m", request.inputs, timeout_us=500_000))
     assert "timeout" in str(asker.send(hurried).wait()[-1].error)
