@@ -1,7 +1,10 @@
 """Executors that share the cores: one computes at a time, and each for as long as the others."""
 
+import contextlib
+import random
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -194,3 +197,62 @@ def test_turns_are_of_their_class(turns: object) -> None:
     vars(config)["turns"] = turns
     with pytest.raises(TypeError, match=r"ExecutorConfig\.turns must be Turns"):
         Executor.from_runner(FakeRunner(logits=lambda _: np.zeros(32, np.float32)), config)
+
+
+def test_seats_that_fail_and_leave_at_any_time_compute_one_at_a_time() -> None:
+    """No seat is forgotten, however the steps of others end."""
+    turns, together, lock = Turns(patience=PATIENCE), [0, 0], threading.Lock()
+    seats, ends = [turns.seat() for _ in range(6)], time.monotonic() + 1
+
+    def sit(seat: Seat, chance: random.Random) -> None:
+        while time.monotonic() < ends:
+            with contextlib.suppress(ZeroDivisionError), seat if chance.random() < 0.3 else _step(seat):
+                with lock:
+                    together[0] += 1
+                    together[1] = max(together)
+                time.sleep(chance.choice([0, 0.0005, 0.003]))
+                with lock:
+                    together[0] -= 1
+                _ = 1 / chance.randrange(9)
+        seat.leave()
+
+    threads = [
+        threading.Thread(target=sit, args=(seat, random.Random(number)), daemon=True)
+        for number, seat in enumerate(seats)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert together == [0, 1]
+    assert not turns.contended
+    assert all(seat.used for seat in seats)
+
+
+@contextlib.contextmanager
+def _step(seat: Seat) -> Iterator[None]:
+    """As the engine does it: the seat stays present between its steps."""
+    seat.take()
+    try:
+        yield
+    finally:
+        seat.rest()
+
+
+def test_a_seat_that_leaves_while_it_waits_holds_nobody_up() -> None:
+    turns = Turns(patience=PATIENCE)
+    first, second, third = turns.seat(), turns.seat(), turns.seat()
+    first.take()
+    waiting = threading.Thread(target=second.take, daemon=True)
+    waiting.start()
+    while not turns.contended:
+        time.sleep(0.001)
+    second.leave()
+    first.rest()
+    first.leave()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    second.leave()
+    with third:
+        assert not turns.contended
