@@ -12,6 +12,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from server_stub.tests.serve.conftest import PROCESSES
 from tests.hostile.test_models_that_never_end import FOR_EVER, WARM_UP, folding, looping
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def test_every_request_around_a_signal_is_answered_or_refused(world: "World", in
     assert server.stop() == 0
     for answers in (client() for client in clients):
         codes = [answer.status_code for answer in answers]
-        assert codes == sorted(codes)
+        # Workers refuse one after the other, and the requests of a client may come over several connections.
+        assert PROCESSES or codes == sorted(codes)
         assert set(codes) <= {200, 503}
         assert all(answer.json()["outputs"][0]["data"] == [1, -2, 3, -4] for answer in answers if answer.is_success)
 
