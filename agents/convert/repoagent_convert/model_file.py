@@ -52,7 +52,7 @@ class FileConverter(ABC):
         self.check(source.config)
         if not (source.directory / source.name).is_file():
             raise InvalidArgumentError(f"{source.label}: no such file; the parameter 'input' names the model file")
-        if not recognized(self, source.directory, source.name):
+        if not self.accepts(source):
             raise InvalidArgumentError(f"{source.label}: does not begin as a model of {self.title}")
         files, replaces = self.files(source)
         if sum(status_beneath(source.directory, name, follow=False).st_size for name in files) > self.largest:
@@ -63,6 +63,10 @@ class FileConverter(ABC):
             **self.settings(options),
         }
         return ConversionPlan(files, settings["output"], settings, replaces=replaces)
+
+    def accepts(self, source: ConversionSource) -> bool:
+        """Whether the file may be of this format."""
+        return recognized(self, source.directory, source.name)
 
     def check(self, config: "ModelConfig | None") -> None:
         """Refuse a model whose configuration has a backend that does not run the result.

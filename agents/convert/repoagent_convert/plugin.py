@@ -12,6 +12,7 @@ def register_converters() -> Mapping[tuple[str, str], str]:
         ("catboost", "onnx"): "repoagent_convert.tables.catboost:CatboostConverter",
         ("keras", "onnx"): "repoagent_convert.networks.tensorflow:KerasConverter",
         ("lightgbm", "onnx"): "repoagent_convert.trees.lightgbm:LightgbmConverter",
+        ("lightgbm-skops", "onnx"): "repoagent_convert.trees.lightgbm:LightgbmSkopsConverter",
         ("mlflow", "onnx"): "repoagent_convert.tables.mlflow:MlflowConverter",
         ("mlflow", "python"): "repoagent_convert.tables.pyfunc:PyfuncConverter",
         ("pt2", "onnx"): "repoagent_convert.networks.pt2:Pt2Converter",

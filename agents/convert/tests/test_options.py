@@ -73,4 +73,4 @@ def test_the_readme_names_every_format_that_is_converted() -> None:
     (row,) = [line for line in readme.splitlines() if line.startswith("| `from` |")]
     refused = ("repoagent_convert.frameworks:",)
     sources = {pair[0] for pair, target in register_converters().items() if not target.startswith(refused)}
-    assert sources - set(re.findall(r"`(\w+)`", row)) == set()
+    assert sources - set(re.findall(r"`([\w-]+)`", row)) == set()

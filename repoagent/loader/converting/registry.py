@@ -81,9 +81,9 @@ class Converters:
         redirect = getattr(self.get(pair), "redirect", None)
         if redirect is None:
             return pair, source, dict(options)
-        source_format, source, options = redirect(source, options)
-        known = self.get((source_format, pair[1])).options
-        return (source_format, pair[1]), source, {name: value for name, value in options.items() if name in known}
+        pair, source, options = redirect(source, options)
+        known = self.get(pair).options
+        return pair, source, {name: value for name, value in options.items() if name in known}
 
 
 def option_values(converter: Converter, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """A folder of MLflow: its file MLmodel states which model file it has, of which library, with which columns."""
 
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,14 +18,32 @@ from repoagent.api import (
     UnsupportedError,
     read_beneath,
     read_json,
+    status_beneath,
 )
 
 _LARGEST: Final = 1 << 20
 _MOST_LINES: Final = 20_000
 _DEEPEST: Final = 20
 _LINE: Final = re.compile(r"( *)([A-Za-z0-9_./-]+):(?: (.*))?")
-_FILES: Final = {"xgboost": "data", "lightgbm": "data", "catboost": "data", "sklearn": "pickled_model"}
-"""Flavour -> the key of its model file; the first that a folder has is taken."""
+_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("onnx", "xgboost", "lightgbm", "catboost"), ("data",)),
+    "sklearn": ("pickled_model",),
+    "pytorch": ("model_data",),
+    "keras": ("data",),
+    "tensorflow": ("saved_model_dir", "data"),
+}
+"""Flavour -> the keys of its file or folder, the first that is there; the first flavour that a folder has is taken."""
+_IN_FOLDERS: Final = {
+    "model.pt2": "pt2", "model.keras": "keras", "model.h5": "keras", "saved_model.pb": "savedmodel",
+    "model/saved_model.pb": "savedmodel",
+}  # fmt: skip
+"""The files of networks in their folder, and their formats."""
+_INSTEAD: Final = {
+    "pytorch": "mlflow.pytorch.save_model(model, path, input_example=rows, serialization_format='pt2')",
+    "keras": "mlflow.keras.save_model(model, path)",
+    "tensorflow": "mlflow.tensorflow.save_model(model, path)",
+}
+"""What writes a folder that is converted."""
 _TYPES: Final = {"string": "string", "double": "fp32", "float": "fp32", "integer": "fp32", "long": "fp32"}
 _TYPES_OF_TENSORS: Final = {"float32": "fp32", "float64": "fp32", "int64": "fp32", "int32": "fp32", "str": "string"}
 
@@ -45,7 +65,7 @@ class MlflowConverter:
     in_child = True
     options = {
         name: ConverterOption(None, f"as for the library of the model: {name}")
-        for name in ("names", "input_type", "columns", "output", "trees", "any_version")
+        for name in ("names", "input_type", "columns", "output", "trees", "any_version", "signature", "level")
     }
     describes_others = True
     """The other files of the directory are what this one describes."""
@@ -56,8 +76,8 @@ class MlflowConverter:
 
     def redirect(
         self, source: ConversionSource, options: Mapping[str, str]
-    ) -> tuple[str, ConversionSource, dict[str, str]]:
-        """The format of the file that the folder has, that file, and the options of its converter.
+    ) -> tuple[tuple[str, str], ConversionSource, dict[str, str]]:
+        """The conversion of the file that the folder has, that file, and the options of its converter.
 
         Raises:
             InvalidArgumentError: the MLmodel cannot be read.
@@ -67,8 +87,7 @@ class MlflowConverter:
         try:
             described = read_mlmodel(text)
             flavors = described["flavors"]
-            known = [name for name in _FILES if name in flavors]
-            if not known:
+            if not (known := [name for name in _FILES if name in flavors]):
                 found = ", ".join(flavors)[:200]
                 raise UnsupportedError(
                     f"{source.label}: has the flavors {found}; converted are {', '.join(_FILES)}; with the parameter "
@@ -80,18 +99,19 @@ class MlflowConverter:
                     f"{source.label}: has code of its own, which is not run; with the parameter to = python, MLflow "
                     "runs it in an environment of the operator's"
                 )
-            name = flavor[_FILES[known[0]]]
+            keys = _FILES[known[0]]
+            name = flavor[next((key for key in keys if key in flavor), keys[0])]
             if not isinstance(name, str):
                 raise ValueError("its model file has no name")
             columns = _columns(described.get("signature"))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{source.label}: is not an MLmodel: {error!r}") from None
-        kind = known[0]
-        if kind == "sklearn":
-            kind = "skops" if flavor.get("serialization_format") == "skops" else "sklearn"
+        name, kind = _file(source, known[0], name, flavor.get("serialization_format") == "skops")
+        if kind in ("sklearn", "skops"):
             options = {"columns": columns, **options} if columns else options
         label = f"{source.label.rpartition('/')[0]}/{name}".lstrip("/")
-        return kind, replace(source, name=name, label=label), dict(options)
+        pair = (kind, "optimized" if kind == "onnx" else "onnx")
+        return pair, replace(source, name=name, label=label), dict(options)
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """Never asked: the conversion is another one."""
@@ -103,6 +123,27 @@ class MlflowConverter:
 
     def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
         """Never asked."""
+
+
+def _file(source: ConversionSource, flavor: str, name: str, is_skops: bool) -> tuple[str, str]:
+    """The file of a flavour, and its format.
+
+    Raises:
+        UnsafePathError: the folder that it names is outside of this one, or a link.
+        UnsupportedError: that folder has no file that is converted.
+    """
+    if flavor not in _INSTEAD:
+        if flavor == "lightgbm" and name.endswith((".skops", ".pkl")):  # a booster stays text, whatever is stated
+            return name, "lightgbm-skops" if name.endswith(".skops") else "sklearn"
+        return name, "skops" if flavor == "sklearn" and is_skops else flavor
+    for file, kind in _IN_FOLDERS.items():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if stat.S_ISREG(status_beneath(source.directory, f"{name}/{file}", follow=False).st_mode):
+                return f"{name}/{file}", kind
+    raise UnsupportedError(
+        f"{source.label}: its {flavor} model has none of {', '.join(_IN_FOLDERS)}; write it again, where it is "
+        f"trained: {_INSTEAD[flavor]}"
+    )
 
 
 def _columns(signature: Any) -> str:

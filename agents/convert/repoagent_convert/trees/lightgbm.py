@@ -1,9 +1,12 @@
-"""LightGBM to ONNX: models of ``save_model``, which are text."""
+"""LightGBM to ONNX: models of ``save_model``, which are text, and what MLflow makes of its estimators."""
 
+import io
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api import InvalidArgumentError, UnsupportedError
+from repoagent.api import ConversionSource, InvalidArgumentError, UnsupportedError, read_json
 from repoagent_convert.trees.converter import TreeConverter
 from repoagent_convert.trees.ensemble import (
     MOST_CATEGORIES,
@@ -75,6 +78,50 @@ class LightgbmConverter(TreeConverter):
 
         found = lightgbm.Booster(model_str=data.decode()).predict(rows.astype(np.float64))
         return np.asarray(found)
+
+
+class LightgbmSkopsConverter(LightgbmConverter):
+    """What MLflow writes of the classes in the manner of scikit-learn: skops around the text, which alone is read."""
+
+    title = "LightGBM in skops"
+
+    def recognizes(self, head: bytes) -> bool:
+        """Never: as a file of skops it is one of scikit-learn, unless an MLmodel states more."""
+        return False
+
+    def accepts(self, source: ConversionSource) -> bool:
+        """Whatever an MLmodel names; the build refuses the rest."""
+        return True
+
+    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
+        """See :class:`LightgbmConverter`."""
+        return super().read(text_in_skops(data), all_trees)
+
+    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", all_trees: bool) -> "npt.NDArray[Any]":
+        """See :class:`LightgbmConverter`."""
+        return super().expected(text_in_skops(data), rows, all_trees)
+
+
+def text_in_skops(data: bytes) -> bytes:
+    """The text of the trees in a file of skops, of which nothing is made. It ends with the best iteration.
+
+    Raises:
+        InvalidArgumentError: there is none.
+        UnsupportedError: it is too large.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("schema.json") as file:
+            if len(content := file.read(_TEXT_BYTES + 1)) > _TEXT_BYTES:
+                raise UnsupportedError(f"has more than {_TEXT_BYTES} bytes of text")
+        schema = read_json(content)
+        if schema["__module__"] != "lightgbm.sklearn":
+            raise InvalidArgumentError(f"it is {str(schema['__module__'])[:80]}")
+        booster = schema["content"]["content"]["_Booster"]["content"]["content"]
+        text = read_json((booster.get("_handle") or booster["handle"])["content"])
+        return str(text).encode()
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile,
+            zlib.error) as error:  # fmt: skip
+        raise InvalidArgumentError(f"no trees of LightGBM in a file of skops: {error!r}"[:300]) from None
 
 
 def read_lightgbm(data: bytes) -> Ensemble:

@@ -4,13 +4,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 from repoagent_convert.tables import mlflow
 from repoagent_convert.tables.mlflow import MlflowConverter, read_mlmodel
+from repoagent_convert.trees.graph import to_onnx
+from repoagent_convert.trees.lightgbm import read_lightgbm, text_in_skops
 
 from agents.convert.tests.trees.conftest import STORE
 from repoagent.api import ConversionSource
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsafePathError, UnsupportedError
 from repoagent.testing import AgentHarness
 
 MLMODEL = """artifact_path: model
@@ -54,29 +58,119 @@ signature:
 """
 
 
+FOLDERS = np.load(Path(__file__).with_name("data") / "folders.npz")
+CONVERTED = {
+    "catboost": ("catboost", "onnx", "model.cb"),
+    "keras": ("keras", "onnx", "data/model.keras"),
+    "keras-exported": ("savedmodel", "onnx", "data/model/saved_model.pb"),
+    "lightgbm": ("lightgbm", "onnx", "model.lgb"),
+    "lightgbm-sklearn": ("lightgbm-skops", "onnx", "model.skops"),
+    "onnx": ("onnx", "optimized", "model.onnx"),
+    "onnx-external": ("onnx", "optimized", "model.onnx"),
+    "pt2": ("pt2", "onnx", "data/model.pt2"),
+    "sklearn": ("skops", "onnx", "model.skops"),
+    "sklearn-pickle": ("sklearn", "onnx", "model.pkl"),
+    "tf-keras": ("keras", "onnx", "data/model.keras"),
+    "tf-keras-h5": ("keras", "onnx", "data/model.h5"),
+    "tf-module": ("savedmodel", "onnx", "tf2model/saved_model.pb"),
+    "xgboost": ("xgboost", "onnx", "model.ubj"),
+}
+WITHOUT_LIBRARY = ("lightgbm", "lightgbm-sklearn", "onnx", "onnx-external", "xgboost")
+
+
+def put(folder: str, directory: Path) -> Path:
+    """A folder as MLflow wrote it."""
+    for name in FOLDERS.files:
+        if name.startswith(f"{folder}/"):
+            place = directory / name.partition("/")[2]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(FOLDERS[name].tobytes())
+    return directory
+
+
+@pytest.mark.parametrize("folder", CONVERTED)
+def test_each_flavour_leads_to_the_converter_of_its_file(folder: str, tmp_path: Path) -> None:
+    pair, source, _ = MlflowConverter().redirect(ConversionSource(put(folder, tmp_path), "MLmodel", "1/MLmodel"), {})
+    assert (*pair, source.name) == CONVERTED[folder]
+    assert source.label == f"1/{source.name}"
+    assert (tmp_path / source.name).is_file()
+
+
+@pytest.mark.parametrize("folder", ["pickle", "script"])
+def test_a_pickle_of_pytorch_is_refused_with_what_to_run(folder: str, tmp_path: Path) -> None:
+    source = ConversionSource(put(folder, tmp_path), "MLmodel", "1/MLmodel")
+    with pytest.raises(
+        UnsupportedError, match=r"its pytorch model has none of model\.pt2.*serialization_format='pt2'\)"
+    ):
+        MlflowConverter().redirect(source, {})
+
+
+@pytest.mark.parametrize("folder", WITHOUT_LIBRARY)
+def test_a_folder_answers_in_a_server_that_lacks_its_library(folder: str, tmp_path: Path) -> None:
+    root = tmp_path / "repository" / "m"
+    put(folder, root / "1")
+    (root / "config.pbtxt").write_text('model_repository_agents { agents { name: "convert" } }')
+    with AgentHarness(tmp_path / "harness") as harness:
+        outcome = harness.run(root)
+    assert outcome.error is None
+    for name, content in outcome.files.items():
+        place = tmp_path / "out" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    session = ort.InferenceSession(str(tmp_path / "out/1/model.onnx"), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    assert len(session.run(None, {given.name: np.zeros((3, 4), np.float32)})[-1]) == 3
+
+
+def test_an_estimator_of_lightgbm_becomes_what_its_booster_does() -> None:
+    """MLflow wrote the same trees twice."""
+    text = text_in_skops(FOLDERS["lightgbm-sklearn/model.skops"].tobytes())
+    wanted = read_lightgbm(FOLDERS["lightgbm/model.lgb"].tobytes())
+    found, right = (to_onnx(one, "repoagent", double=False) for one in (read_lightgbm(text), wanted))
+    assert found == right
+
+
+@pytest.mark.parametrize("folder", ["lightgbm", "sklearn"])
+def test_another_file_in_the_place_of_skops_around_lightgbm_is_refused(folder: str) -> None:
+    name = next(name for name in FOLDERS.files if name.startswith(f"{folder}/model."))
+    with pytest.raises(InvalidArgumentError, match=r"no trees of LightGBM in a file of skops|it is sklearn"):
+        text_in_skops(FOLDERS[name].tobytes())
+
+
+def test_a_folder_that_names_another_one_is_not_looked_into(tmp_path: Path) -> None:
+    put("pt2", tmp_path / "outside")
+    text = FOLDERS["pt2/MLmodel"].tobytes().decode().replace("model_data: data", "model_data: ../outside/data")
+    (tmp_path / "m").mkdir()
+    with pytest.raises(UnsafePathError):
+        redirected(tmp_path / "m", text)
+    (tmp_path / "m/data").symlink_to(tmp_path / "outside/data")
+    with pytest.raises(UnsafePathError):
+        redirected(tmp_path / "m", FOLDERS["pt2/MLmodel"].tobytes().decode())
+
+
 def redirected(directory: Path, text: str, **options: str) -> Any:
     (directory / "MLmodel").write_text(text)
     return MlflowConverter().redirect(ConversionSource(directory, "MLmodel", "1/MLmodel"), options)
 
 
 def test_the_flavour_its_file_and_the_columns_of_the_signature_are_found(tmp_path: Path) -> None:
-    kind, source, options = redirected(tmp_path, MLMODEL)
+    (kind, _), source, options = redirected(tmp_path, MLMODEL)
     assert (kind, source.name, source.label) == ("skops", "model.skops", "1/model.skops")
     assert options == {"columns": "age:fp32,sex:string,it's:fp32"}
-    kind, source, options = redirected(tmp_path, XGBOOST, names="mlserver")
+    (kind, _), source, options = redirected(tmp_path, XGBOOST, names="mlserver")
     assert (kind, source.name, options) == ("xgboost", "model.ubj", {"names": "mlserver"})
 
 
 def test_a_pickle_is_one_and_a_parameter_counts_before_the_signature(tmp_path: Path) -> None:
     text = MLMODEL.replace("serialization_format: skops", "serialization_format: cloudpickle")
-    kind, _, options = redirected(tmp_path, text, columns="age:string")
+    (kind, _), _, options = redirected(tmp_path, text, columns="age:string")
     assert (kind, options["columns"]) == ("sklearn", "age:string")
 
 
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        ("  sklearn:", "  statsmodels:", "has the flavors python_function, statsmodels; converted are xgboost"),
+        ("  sklearn:", "  statsmodels:", "has the flavors python_function, statsmodels; converted are onnx, xgboost"),
         ("code: null", "code: mycode", "has code of its own, which is not run"),
         ('"double"', '"datetime"', "the column 'age' is of the type datetime"),
         ("pickled_model", "other", "is not an MLmodel: KeyError"),
