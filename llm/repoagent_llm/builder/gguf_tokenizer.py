@@ -20,6 +20,15 @@ _SPACE: Final = "\u2581"
 _WORDS: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_UPPER: Final = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_CASED_WORDS: Final = (
+    f"{_UPPER}*{_LOWER}+{_ENDING}|{_UPPER}+{_LOWER}*{_ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""A word ends where small letters are followed by a capital one, as in tiktoken's o200k_base. llama.cpp is the same but
+for letters and marks outside of ASCII, whose case it does not know."""
 _GPT2: Final = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _BYTES: Final = {**_GPT2, "use_regex": False}
 
@@ -36,6 +45,7 @@ def _split(pattern: str) -> dict[str, Any]:
 _WORDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx"), _split(_WORDS % "{1,3}")),
     **dict.fromkeys(("qwen2", "stablelm2"), _split(_WORDS % "")),
+    "gpt-4o": _split(_CASED_WORDS),
     **dict.fromkeys(("gpt-2", "phi-2", "olmo"), _GPT2),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"),

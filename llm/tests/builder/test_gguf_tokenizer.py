@@ -30,6 +30,14 @@ def test_tokens_are_those_of_llama_cpp_and_of_sentence_piece(name: str) -> None:
             assert inner.decode(plain) == text
 
 
+@pytest.mark.parametrize("pre", list(RECORDED["words"]))
+def test_words_are_those_of_tiktoken(pre: str) -> None:
+    inner = _tokenizer(_changed("llama-f32", pre=pre).files(290))
+    for text, wanted in RECORDED["words"][pre].items():
+        assert [text[slice(*place)] for _, place in inner.pre_tokenizer.pre_tokenize_str(text)] == wanted
+        assert inner.decode(inner.encode(text).ids, skip_special_tokens=False) == text
+
+
 def test_template_and_special_tokens_lie_beside_it() -> None:
     files = GgufTokenizer(GgufFile(GGUF / "llama-f32.gguf")).files(290)
     assert "messages" in files["chat_template.jinja"]

@@ -1,6 +1,6 @@
 """Writes gguf/ beside this file: small GGUF files, and what llama.cpp and SentencePiece answer with them.
 
-Run with gguf, xllamacpp, sentencepiece, tokenizers and onnx installed::
+Run with gguf, xllamacpp, sentencepiece, tokenizers, tiktoken and onnx installed::
 
     python -m llm.tests.data.make_gguf
 
@@ -20,11 +20,14 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import sentencepiece
+import tiktoken
 import tokenizers
 import xllamacpp
+from tiktoken_ext import openai_public
 
 from llm.tests.tiny_checkpoints import tiny_values
 
+PEERS = ("gguf", "xllamacpp", "sentencepiece", "tokenizers", "tiktoken")
 FOLDER = Path(__file__).parent / "gguf"
 TEXT = """
 The baker of the village opens the shop at six in the morning. The bread is still warm, and the children who walk to the
@@ -39,6 +42,16 @@ QUESTIONS = [
     "",
     " ",
     "I'LL say <end> twice<end> and <note>it</note> once",
+]
+#: Cut into words alone.
+CUT = [
+    *filter(None, QUESTIONS),
+    "HelloWorld getHTTPResponse iPhone XMLHttpRequest's McDonald'S THEY'LL they'd",
+    "1234567 a1b22c333 3.14159 \u0663\u0664\u0665\u0666 \u2167\u00bd",
+    "https://a.org/b//\r\n/c ?!/\n\n  \tindent  \r\n\r\n end   ",
+    "\u00c9t\u00e9 \u01c5abc \u0416\u0438\u0437\u043d\u044c \u4e2d\u6587ABCdef \u02b0x\u02b0X",
+    "\u0301T \u0903Z A\u0301b\u0301C \u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
+    "\u00a0x\u3000Y\u2028z \U0001f600\U0001f600! _under_Score $x=Y; 'Tis can\u2019t",
 ]
 BASE: dict[str, Any] = {
     "hidden_size": 32,
@@ -365,11 +378,29 @@ def blocks(name: str) -> dict[str, str]:
     return {"raw": raw.tobytes().hex(), "floats": gguf.quants.dequantize(raw, kind).astype("<f4").tobytes().hex()}
 
 
+def words() -> dict[str, list[str]]:
+    """How tiktoken cuts texts into words by the expression of o200k_base.
+
+    Its tokens are whole words, as each part of the text is a token, and longer ones are merged last.
+    """
+    openai_public.load_tiktoken_bpe = lambda *_, **__: {}  # that would be downloaded
+    pattern, found = openai_public.o200k_base()["pat_str"], {}
+    for text in CUT:
+        data = text.encode()
+        parts = {data[i : j + 1] for i in range(len(data)) for j in range(i, len(data))}
+        parts |= {bytes([value]) for value in range(256)}
+        ranks = {part: rank for rank, part in enumerate(sorted(parts, key=lambda part: (len(part), part)))}
+        coding = tiktoken.Encoding("words", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        found[text] = [coding.decode([token]) for token in coding.encode_ordinary(text)]
+    return found
+
+
 def main() -> None:
     """Write all files, then what others answer with them."""
     FOLDER.mkdir(exist_ok=True)
     recorded: dict[str, Any] = {"questions": QUESTIONS, "files": {}}
-    recorded["versions"] = {name: version(name) for name in ("gguf", "xllamacpp", "sentencepiece", "tokenizers")}
+    recorded["versions"] = {name: version(name) for name in PEERS}
+    recorded["words"] = {"gpt-4o": words()}
     recorded["blocks"] = {kind: blocks(kind) for kind in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")}
     with tempfile.TemporaryDirectory() as place:
         for name, (_, _, pre, changes) in FILES.items():
