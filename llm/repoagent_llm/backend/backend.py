@@ -62,7 +62,11 @@ class LlmBackend:
         complete_tensors(config)
         place = f"{version}/{_ADAPTERS}"
         names = [name for name in files.names(place) if files.exists(f"{place}/{name}/{_PEFT}")]
-        if names and not {"lora_adapters", "lora_prefetch_dir"}.intersection(config.parameters):
+        if (
+            names
+            and not makes_vectors(config)
+            and not {"lora_adapters", "lora_prefetch_dir"}.intersection(config.parameters)
+        ):
             config.parameters["lora_adapters"].string_value = ",".join(names)
         if not config.HasField("model_transaction_policy"):
             config.model_transaction_policy.decoupled = not makes_vectors(config)

@@ -53,6 +53,13 @@ def test_an_adapter_has_the_name_of_its_folder(core: ServingCore, model: Path) -
         asker.ask("hello", lora_name="french", lora_task_id=7).one()
 
 
+def test_a_model_of_embeddings_lists_none(core: ServingCore, write_llm: WriteModel) -> None:
+    """Its requests have no input for the name."""
+    save_adapter(write_llm(pooling="mean") / "1" / "adapters" / "french", 1)
+    core.load("m")
+    assert "lora_adapters" not in core.model_config("m")["parameters"]
+
+
 def test_the_configuration_may_list_some_of_them(core: ServingCore, write_llm: WriteModel) -> None:
     model = write_llm(lora_adapters="french")
     for seed, name in enumerate(("french", "german")):
