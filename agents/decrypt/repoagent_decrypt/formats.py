@@ -1,11 +1,14 @@
-"""The formats of encrypted files, told by content. Nothing outside of this module knows which there are."""
+"""The formats of encrypted files, told by content. Nothing outside of this module knows which there are.
+
+Tink and JWE are imported by the first load that has their keys or files.
+"""
 
 import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from repoagent_decrypt.age.armor import looks_armored
 from repoagent_decrypt.age.files import decrypt_file as decrypt_age_file
@@ -18,19 +21,16 @@ from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
 from repoagent_decrypt.age.stream import NONCE, sealed_shape
 from repoagent_decrypt.files.errors import WrongKeyError
 from repoagent_decrypt.files.positional import Progress, Sizes, Workers
-from repoagent_decrypt.jwe.files import decrypt_file as decrypt_jwe_file
-from repoagent_decrypt.jwe.files import plain_size as jwe_plain_size
-from repoagent_decrypt.jwe.keys import JweKey
-from repoagent_decrypt.jwe.keys import parse_keys as parse_jwe_keys
-from repoagent_decrypt.tink.files import decrypt_file as decrypt_tink_file
-from repoagent_decrypt.tink.files import plain_size as tink_plain_size
-from repoagent_decrypt.tink.keyset import StreamingKey, parse_keyset
-from repoagent_decrypt.tink.stream import header_size
+
+if TYPE_CHECKING:
+    from repoagent_decrypt.jwe.keys import JweKey
+    from repoagent_decrypt.tink.keyset import StreamingKey
 
 _Kind = TypeVar("_Kind")
 
 SUFFIXES: Final = (".age", ".jwe", ".tink")
-_TINK: Final = frozenset(bytes([header_size(size)]) for size in (16, 32))
+_TINK: Final = (b"\x18", b"\x28")
+"""The length of the header, which comes first: with keys of 16 and of 32 bytes."""
 _JWE: Final = re.compile(rb"e[wy][A-Za-z0-9_-]*[.A-Za-z0-9_-]")
 _HEAD: Final = 64
 
@@ -40,8 +40,8 @@ class Keys:
     """Keys for every format."""
 
     age: Identities = field(default_factory=Identities)
-    tink: tuple[StreamingKey, ...] = ()
-    jwe: tuple[JweKey, ...] = ()
+    tink: "tuple[StreamingKey, ...]" = ()
+    jwe: "tuple[JweKey, ...]" = ()
 
     def __add__(self, other: "Keys") -> "Keys":
         return Keys(self.age + other.age, self.tink + other.tink, self.jwe + other.jwe)
@@ -56,10 +56,22 @@ class Keys:
                 identity.wipe()
 
 
+def _keyset(data: bytes, source: str) -> Keys:
+    from repoagent_decrypt.tink.keyset import parse_keyset
+
+    return Keys(tink=parse_keyset(data, source))
+
+
+def _jwe_keys(data: bytes, source: str) -> Keys:
+    from repoagent_decrypt.jwe.keys import parse_keys
+
+    return Keys(jwe=parse_keys(data, source))
+
+
 KEY_PARAMETERS: Final[dict[str, Callable[[bytes, str], Keys]]] = {
     "identity": lambda data, source: Keys(age=parse_identities(data, source)),
-    "keyset": lambda data, source: Keys(tink=parse_keyset(data, source)),
-    "jwe_key": lambda data, source: Keys(jwe=parse_jwe_keys(data, source)),
+    "keyset": _keyset,
+    "jwe_key": _jwe_keys,
 }
 """What reads the secret behind each parameter that is a reference to keys; the second argument names it in messages."""
 
@@ -72,9 +84,13 @@ def plain_size(path: Path, keys: Keys) -> int:
     """
     match _format(path):
         case "tink":
-            return tink_plain_size(path, _some(keys.tink, "Tink", "keyset"))
+            from repoagent_decrypt.tink import files as tink
+
+            return tink.plain_size(path, _some(keys.tink, "Tink", "keyset"))
         case "jwe":
-            return jwe_plain_size(path)
+            from repoagent_decrypt.jwe import files as jwe
+
+            return jwe.plain_size(path)
         case _:
             return _age_plain_size(path)
 
@@ -88,10 +104,14 @@ def decrypt_file(source: Path, target: Path, keys: Keys, *, workers: Workers, pr
     """
     match _format(source):
         case "tink":
+            from repoagent_decrypt.tink import files as tink
+
             known = _some(keys.tink, "Tink", "keyset")
-            return decrypt_tink_file(source, target, known, workers=workers, progress=progress)
+            return tink.decrypt_file(source, target, known, workers=workers, progress=progress)
         case "jwe":
-            return decrypt_jwe_file(source, target, _some(keys.jwe, "JWE", "jwe_key"), progress)
+            from repoagent_decrypt.jwe import files as jwe
+
+            return jwe.decrypt_file(source, target, _some(keys.jwe, "JWE", "jwe_key"), progress)
         case _:
             return _decrypt_age(source, target, _some(keys.age, "age", "identity"), workers, progress)
 
