@@ -1,6 +1,7 @@
 """GET requests whose answers may be large, slow, or hostile."""
 
 import contextlib
+import io
 import os
 import re
 import socket
@@ -80,6 +81,7 @@ class Connections:
         import http.client
 
         connection: Any = http.client.HTTPConnection(origin.host, origin.port, timeout=self._timeout)
+        connection.response_class = self._response
         connection.sock = sock
         try:
             if tunnel:
@@ -93,6 +95,12 @@ class Connections:
             sock.close()
             raise
         return connection  # type: ignore[no-any-return]
+
+    def _response(self, sock: socket.socket, **options: Any) -> "http.client.HTTPResponse":
+        import http.client
+
+        patient: Any = _PatientSocket(sock, self._timeout)
+        return http.client.HTTPResponse(patient, **options)
 
     def _socket(self, origin: Origin, hosts: Hosts) -> socket.socket:
         failure: OSError | None = None
@@ -134,7 +142,9 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS: Final = 5
 _PIECE: Final = 1 << 16
 _SLOWEST: Final = 4
-"""A small answer may take this many times the time limit of one read."""
+"""A small answer, headers, and the next bytes of a body may take this many times the time limit of one read."""
+_LEAST: Final = 1 << 10
+"""Bytes of an answer that must come in as much time, whatever its size."""
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 
 
@@ -156,6 +166,53 @@ class WebAnswer:
     url: str = ""
 
 
+class _Patience(io.RawIOBase):
+    """What comes over a socket, whose own limit is one of silence: a wait has to end as well if bytes drip.
+
+    A wait is for the headers, or for the next bytes of the body: chunks have sizes before them, and lines after.
+    """
+
+    def __init__(self, raw: Any, seconds: float) -> None:
+        self._raw = raw
+        self._limit = _SLOWEST * seconds
+        self._waited = 0.0
+        self._arrived = 0
+        self.begin_wait()
+
+    def begin_wait(self) -> None:
+        """What was waited for has come."""
+        self._end = monotonic() + self._limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        started = monotonic()
+        if started > self._end or self._waited > self._limit:
+            raise TimeoutError("its answer drips")
+        count: int = self._raw.readinto(buffer)
+        self._waited += monotonic() - started  # while the reader is busy, nothing can come
+        self._arrived += count
+        if self._arrived >= _LEAST:
+            self._waited, self._arrived = 0.0, 0
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _PatientSocket:
+    """Of a socket what an answer needs."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        self._seconds = seconds
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Patience(self._sock.makefile("rb", buffering=0), self._seconds))
+
+
 class WebResponse:
     """The start of an answer; the body is read by :meth:`readinto`."""
 
@@ -164,16 +221,19 @@ class WebResponse:
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.getheaders()}
         self._response = response
+        stream: Any = response.fp
+        self._patience: _Patience = stream.raw
         self._left = None if response.chunked else response.length
 
     def readinto(self, buffer: memoryview) -> int:
         """Read some of the body; 0 at its end, also if the connection broke before that.
 
         Raises:
-            WebError: the connection was silent for too long, or broke.
+            WebError: the connection was silent for too long, brings next to nothing, or broke.
         """
         import http.client
 
+        self._patience.begin_wait()
         try:
             if self._left is None:
                 piece = self._response.read1(len(buffer))
@@ -209,7 +269,7 @@ class WebClient:
 
         Args:
             hosts: Which hosts may be asked; by default public ones, and those in ``REPOAGENT_FETCH_HOSTS``.
-            timeout: Seconds of silence after which a connection is given up.
+            timeout: Seconds of silence after which a connection is given up; four times as many where bytes drip.
             offline: Why nothing may be asked at all; empty: the hosts decide.
         """
         self.hosts = hosts if hosts is not None else Hosts.from_environment()
