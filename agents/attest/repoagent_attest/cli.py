@@ -81,6 +81,8 @@ def verify_command(
     click.echo(_printable(", ".join([found.predicate["timeVerified"], *found.predicate["verifiedLevels"]])))
     for subject in found.summary["subject"][1:]:
         click.echo(_printable(f"{subject.get('name')}: sha256:{subject['digest']['sha256']}"))
+    if found.details is None:
+        click.echo("without its details, which state whether the configuration was the model's own")
     if found.overridden:
         click.echo("loaded by a configuration that is not the model's own")
     if found.audit:

@@ -43,8 +43,7 @@ class Receipt:
     @property
     def audit(self) -> Mapping[str, Any]:
         """The last line of the server's audit log before the receipt: ``seq`` and ``hash``; empty without one."""
-        load = {} if self.details is None else self.details["predicate"].get("load", {})
-        found = load.get("audit") if isinstance(load, dict) else None
+        found = {} if self.details is None else self.details["predicate"].get("load", {}).get("audit")
         return found if isinstance(found, dict) else {}
 
     @property
@@ -154,6 +153,7 @@ def _statement(payload: bytes, kind: str) -> Mapping[str, Any]:
         predicate = statement["predicate"]
         predicate.items()
         if kind == DETAILS_TYPE:
+            predicate.get("load", {}).items()
             for files in predicate["trees"].values():
                 [one["name"] + one["digest"]["sha256"] for one in files]
         else:

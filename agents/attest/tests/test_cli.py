@@ -200,6 +200,35 @@ def test_a_configuration_that_came_with_the_load_is_told(
     assert (status, "configuration that is not the model's own\n" in output) == (0, True)
 
 
+def test_a_summary_without_its_details_hides_no_configuration(
+    new_loader: NewLoader, model: Path, public_file: Path, receipts: Path
+) -> None:
+    """Who hands over the summary alone must not make an overridden load look like any other."""
+    override = ModelConfig(name="m", backend="python", max_batch_size=8)
+    new_loader().load(open_source("m", str(model)), override=override).attest([1])
+    (receipt,) = receipts.glob("*.vsa.json")
+    (details,) = receipts.glob("*.load.json")
+    details.unlink()
+    status, output = verify(receipt, public_file, "--model", model)
+    assert (status, "without its details, which state whether the configuration" in output) == (0, True)
+
+
+@pytest.mark.parametrize("stated", [None, 1, "override_sha256", ["audit"]])
+def test_details_of_another_form_are_refused(
+    stated: Any, receipt: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey
+) -> None:
+    details = receipt.with_name(receipt.name.replace(".vsa.", ".load."))
+    statement = json.loads(base64.b64decode(json.loads(details.read_text())["dsseEnvelope"]["payload"]))
+    statement["predicate"]["load"] = stated
+    text = json.dumps(statement).encode()
+    details.write_text(json.dumps(sign(text, private_key)))
+    summary = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
+    summary["predicate"]["inputAttestations"][0]["digest"]["sha256"] = hashlib.sha256(text).hexdigest()
+    receipt.write_text(json.dumps(sign(json.dumps(summary).encode(), private_key)))
+    status, output = verify(receipt, public_file)
+    assert (status, "not in a form that this version knows" in output) == (1, True)
+
+
 def test_a_summary_of_another_program_is_refused(
     tmp_path: Path, public_file: Path, private_key: ec.EllipticCurvePrivateKey
 ) -> None:
