@@ -102,6 +102,9 @@ class LightgbmSkopsConverter(LightgbmConverter):
         return super().expected(text_in_skops(data), rows, all_trees)
 
 
+_MOST_MEMBERS: Final = 10_000
+
+
 def text_in_skops(data: bytes) -> bytes:
     """The text of the trees in a file of skops, of which nothing is made. It ends with the best iteration.
 
@@ -109,8 +112,12 @@ def text_in_skops(data: bytes) -> bytes:
         InvalidArgumentError: there is none.
         UnsupportedError: it is too large.
     """
+    if data.count(b"PK\1\2") > _MOST_MEMBERS:  # Listing them takes time and memory.
+        raise UnsupportedError(f"has more than {_MOST_MEMBERS} members")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("schema.json") as file:
+            if archive.getinfo("schema.json").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError("neither stored nor deflated")  # Others unpack all at once, whatever is asked for.
             if len(content := file.read(_TEXT_BYTES + 1)) > _TEXT_BYTES:
                 raise UnsupportedError(f"has more than {_TEXT_BYTES} bytes of text")
         schema = read_json(content)

@@ -1,6 +1,8 @@
 """Folders of MLflow: what their MLmodel, written by MLflow 3.17, is read as."""
 
+import io
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,21 @@ def test_an_estimator_of_lightgbm_becomes_what_its_booster_does() -> None:
     wanted = read_lightgbm(FOLDERS["lightgbm/model.lgb"].tobytes())
     found, right = (to_onnx(one, "repoagent", double=False) for one in (read_lightgbm(text), wanted))
     assert found == right
+
+
+@pytest.mark.parametrize(("method", "members", "words"), [
+    (zipfile.ZIP_BZIP2, 1, "neither stored nor deflated"),
+    (zipfile.ZIP_LZMA, 1, "neither stored nor deflated"),
+    (zipfile.ZIP_STORED, 10_001, "has more than 10000 members"),
+])  # fmt: skip
+def test_an_archive_that_unpacks_to_much_is_refused_before_it_is_read(method: int, members: int, words: str) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as archive:
+        archive.writestr("schema.json", "{}")
+        for number in range(1, members):
+            archive.writestr(str(number), b"")
+    with pytest.raises((InvalidArgumentError, UnsupportedError), match=words):
+        text_in_skops(content.getvalue())
 
 
 @pytest.mark.parametrize("folder", ["lightgbm", "sklearn"])
