@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm 
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
-.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
+.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers openai-clients bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -202,6 +202,17 @@ bench-peers: $(STAMP) $(LLM_PEERS)
 	SIGSTORE_JS=$(CURDIR)/build/sigstore/node_modules $(BIN)/python -m pytest -q -n 0 agents/attest/tests/test_receipts.py -k npm
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/llm_peers.py --rounds 3 --minutes 6
+	$(MAKE) openai-clients
+
+# What speaks OpenAI's API, each in an environment of its own (2.5 GB in all), over a server with the example's chat model.
+CLIENTS := .venvs/clients
+OPENAI_CLIENTS := openai litellm langchain-openai llama-index-llms-openai-like instructor pydantic-ai-slim[openai] openai-agents dspy lm-eval[api],transformers
+
+openai-clients: $(STAMP)
+	set -e; for each in $(OPENAI_CLIENTS); do \
+		name=$${each%%[[,]*}; $(PYTHON) -m venv $(CLIENTS)/$$name; \
+		$(CLIENTS)/$$name/bin/python -m pip install --quiet --disable-pip-version-check $$(echo "$$each" | tr , ' '); done
+	REPOAGENT_TESTS_CLIENTS=$(abspath $(CLIENTS)) $(BIN)/python -m pytest -q -n 0 server_stub/tests/peers/test_openai_clients.py
 
 # One that cannot be installed here is named by the benchmark.
 $(XLLAMACPP)/.installed:
@@ -317,4 +328,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests llm/tests server_stub/tests capi/tests)
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(CLIENTS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
