@@ -15,8 +15,8 @@ _BACKENDS: Final = {"llm": "repoagent-llm"}
 
 _FORMATS: Final = {
     **dict.fromkeys(("decoder", "safetensors"), "repoagent-llm"),
-    **dict.fromkeys(("catboost", "keras", "lightgbm", "mlflow", "pt2", "savedmodel"), "repoagent-convert"),
-    **dict.fromkeys(("sklearn", "skops", "torch", "torchscript", "xgboost"), "repoagent-convert"),
+    **dict.fromkeys(("catboost", "keras", "lightgbm", "lightgbm-skops", "mlflow", "pt2"), "repoagent-convert"),
+    **dict.fromkeys(("savedmodel", "sklearn", "skops", "torch", "torchscript", "xgboost"), "repoagent-convert"),
 }
 """Formats of converters that packages of this project add; a test compares them with what these register."""
 

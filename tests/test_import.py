@@ -94,7 +94,7 @@ def test_the_core_names_a_backend_or_a_model_file_of_an_extension_only_where_it_
 
 def test_the_core_names_a_format_of_another_package_only_where_it_states_how_to_install_it() -> None:
     formats = {source for source, target in register_converters() if target == "onnx"}
-    assert len(formats) == 11
+    assert len(formats) == 12
     assert {file for file, text in _texts_of_the_core() if text in formats} == {"repoagent/installing.py"}
 
 

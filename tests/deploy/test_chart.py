@@ -152,7 +152,7 @@ def test_with_workers_of_another_user_root_has_three_capabilities(
 
 
 def test_every_probe_asks_a_route_of_the_server(render: Render) -> None:
-    nothing: Any = SimpleNamespace(audit=None, extensions=(), once=None, stream=None)
+    nothing: Any = SimpleNamespace(audit=None, extensions=(), once=None, stream=None, table=None)
     operations = Operations(nothing)
     router = Router(api_routes(operations, lambda *_: None, nothing))
     _, container = _pod(render())

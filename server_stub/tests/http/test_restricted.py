@@ -36,7 +36,7 @@ def test_every_path_is_refused_as_by_triton_whatever_the_method(restricted: str,
 
 def test_every_route_belongs_to_a_part(core: Any) -> None:
     operations = Operations(core)
-    nothing: Any = SimpleNamespace(once=None, stream=None)
+    nothing: Any = SimpleNamespace(once=None, stream=None, table=None)
     routes = api_routes(operations, lambda *_: None, nothing)
     assert [route.pattern for route in routes if route.api is None] == []
 
