@@ -81,6 +81,10 @@ class KvEventSink:
         """A block's priority changed."""
         self._add(KVCacheUpdatedData(block_hash, None, KVCacheEventDiffInt(old, new)))
 
+    def moved(self, block_hash: int, old: int, new: int) -> None:
+        """A block is in memory (level 0), or in a file alone (1)."""
+        self._add(KVCacheUpdatedData(block_hash, KVCacheEventDiffInt(old, new)))
+
     def _add(self, data: KVCacheEventData) -> None:
         self.flush()
         if self._manager is not None:

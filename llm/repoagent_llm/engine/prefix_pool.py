@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final, NewType
 
 import numpy as np
@@ -27,6 +28,8 @@ BlockHash = NewType("BlockHash", int)
 Marked = int | tuple[int, int]
 # So many entries may be out of date, beside as many as there are pages, before all are made again.
 _SPARE: Final = 64
+_LOOKS: Final = 2
+"""Blocks in files that are looked at for each that goes there: so a file that has gone is found in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +159,10 @@ class Disk:
             return None
         return self._store.load(name, plain)
 
+    def has(self, name: BlockHash) -> bool:
+        """Whether there is a file of that page."""
+        return self._store.has(name)
+
     @property
     def full(self) -> bool:
         """Whether a page must go before one can come back."""
@@ -192,6 +199,7 @@ class PrefixPool:
         self._events = events
         self._drop = drop
         self._disk = disk
+        self._filed: dict[BlockHash, None] = {}  # reported as in a file alone; the next to be looked at first
         self._pages: dict[BlockHash, Page] = {}
         self._first: dict[BlockHash, list[Page]] = {}
         self._leaves = LeafOrder(self._pages, clock)
@@ -225,6 +233,7 @@ class PrefixPool:
         name = _chain(parent, wanted)
         data = self._disk.load(name, wanted, key)
         if data is None:
+            self._look_at(name)
             return None
         while self._disk.full:
             victim = self._leaves.first(parent)
@@ -334,6 +343,10 @@ class PrefixPool:
         self._leaves.put(page)
         if self._disk is not None:
             self._disk.keep(page, key)
+        if name in self._filed:
+            del self._filed[name]
+            self._events.moved(name, 1, 0)
+            return True
         unique = [UniqueToken(*token) if isinstance(token, tuple) else UniqueToken(token) for token in tokens]
         block = KVCacheStoredBlockData(name, unique, key.lora_id, 0, retention.priority)
         self._events.stored(parent if parent in self._pages else None, block)
@@ -369,7 +382,22 @@ class PrefixPool:
             self._first.pop(page.parent, None)
             if page.parent in self._pages:
                 self._leaves.put(self._pages[page.parent])
-        self._events.removed(page.hash)
+        if self._disk is None or not self._disk.has(page.hash):
+            self._events.removed(page.hash)
+            return
+        self._events.moved(page.hash, 0, 1)
+        self._filed[page.hash] = None
+        for name in list(islice(self._filed, _LOOKS)):
+            self._look_at(name)
+
+    def _look_at(self, name: BlockHash) -> None:
+        """Report a block whose file has gone: the folder removes files by itself."""
+        if name in self._filed:
+            del self._filed[name]
+            if self._disk is not None and self._disk.has(name):
+                self._filed[name] = None
+            else:
+                self._events.removed(name)
 
 
 def _chain(parent: BlockHash, tokens: tuple[Marked, ...]) -> BlockHash:

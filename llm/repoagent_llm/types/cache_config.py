@@ -28,7 +28,7 @@ class KVCacheCreatedData:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheStoredBlockData:
-    """One block that can be reused from now on. ``cache_level`` is 0: retained blocks have one level."""
+    """One block that can be reused from now on. ``cache_level`` is 0: it is in memory."""
 
     block_hash: int
     tokens: list[UniqueToken]
@@ -62,7 +62,7 @@ class KVCacheEventDiffInt:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheUpdatedData:
-    """A block whose level or priority changed; None where it did not."""
+    """A block whose level or priority changed; None where it did not. Level 1: only ``block_folder`` has it."""
 
     block_hash: int
     cache_level: KVCacheEventDiffInt | None = None

@@ -3,11 +3,18 @@
 import random
 from collections.abc import Callable
 from functools import partial as partial_of
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
-from repoagent_llm.engine.prefix_pool import BlockHash, LeafOrder, Page, PrefixKey, PrefixPool, Retention
-from repoagent_llm.types.cache_config import KVCacheRemovedData, KVCacheStoredData, KVCacheUpdatedData
+from repoagent_llm.engine.prefix_pool import BlockHash, Disk, LeafOrder, Page, PrefixKey, PrefixPool, Retention
+from repoagent_llm.types.cache_config import (
+    KVCacheEventDiffInt,
+    KVCacheRemovedData,
+    KVCacheStoredData,
+    KVCacheUpdatedData,
+)
 
 KEY = PrefixKey()
 TOKENS = list(range(100))
@@ -238,3 +245,45 @@ def test_a_page_that_is_used_for_ever_does_not_make_the_order_longer() -> None:
         pool.store([1] * 40, PrefixKey(), lambda start, stop: None, lambda start: Retention(50, 9.0))
         pool.match([1] * 40, PrefixKey())
     assert len(pool._leaves._order) + len(pool._leaves._expiring) < 500
+
+
+class _Files:
+    """A store that writes at once; what it has can be taken from it, as a full folder does."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, bytes] = {}
+        self.has = self.kept.__contains__
+
+    def keep(self, number: int, tokens: Any, data: bytes) -> None:
+        self.kept[number] = data
+
+    def load(self, number: int, tokens: Any) -> bytes | None:
+        return self.kept.get(number)
+
+
+def test_a_block_that_is_in_a_file_alone_has_level_1(clock: Clock, manager: KVCacheEventManager) -> None:
+    files: Any = _Files()
+    runner: Any = SimpleNamespace(read_block=bytes, restore=list, pool=SimpleNamespace(free=1))
+    pool = PrefixPool(1, clock, events=KvEventSink(manager), disk=Disk(runner, files))
+    first, second, third = (list(range(start, start + 32)) for start in (0, 50, 100))
+    _store(pool, first)
+    (one,) = files.kept
+    _store(pool, second)  # there is room for one: the first is in its file alone
+    stored, moved, _ = [event.data for event in manager.get_latest_events()]
+    assert isinstance(stored, KVCacheStoredData)
+    assert moved == KVCacheUpdatedData(one, KVCacheEventDiffInt(0, 1))
+
+    assert _found(pool, [*first, 0]) == first
+    other = next(name for name in files.kept if name != one)
+    assert [event.data for event in manager.get_latest_events()] == [
+        KVCacheUpdatedData(other, KVCacheEventDiffInt(0, 1)),
+        KVCacheUpdatedData(one, KVCacheEventDiffInt(1, 0)),
+    ]
+
+    del files.kept[other]  # the folder has removed it
+    _store(pool, third)
+    found = [event.data for event in manager.get_latest_events()]
+    assert KVCacheRemovedData([other]) in found
+    del files.kept[one]
+    assert _found(pool, [*first, 0]) == []
+    assert [event.data for event in manager.get_latest_events()] == [KVCacheRemovedData([one])]
