@@ -41,7 +41,6 @@ from repoagent_llm.runner.protocol import DecodeRound, Logits, ModelRunner, Runn
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
 from repoagent_llm.types.cache_config import PeftCacheConfig
-from repoagent_llm.types.enums import ContextChunkingPolicy
 from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
@@ -336,7 +335,7 @@ def _limits(info: RunnerInfo, config: ExecutorConfig, paged: PagedRunner | None)
     whole = not config.enable_chunked_context  # prompts are read in one piece
     return Limits(
         policy=scheduling.capacity_scheduler_policy,
-        chunking=scheduling.context_chunking_policy or ContextChunkingPolicy.FIRST_COME_FIRST_SERVED,
+        chunking=scheduling.context_chunking_policy,
         chunked=config.enable_chunked_context,
         max_requests=min(config.max_batch_size or info.max_sequences, info.max_sequences),
         max_sequences=info.max_sequences,

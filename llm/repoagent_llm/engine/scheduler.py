@@ -21,13 +21,26 @@ from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
 
-def split_budget(wanted: Sequence[int], budget: int, policy: ContextChunkingPolicy, *, chunked: bool) -> list[int]:
-    """Tokens for each of the prompts, which are in order and want ``wanted`` tokens. At least one gets some."""
+def split_budget(
+    wanted: Sequence[int], budget: int, policy: ContextChunkingPolicy | None, *, chunked: bool, peers: int = 0
+) -> list[int]:
+    """Tokens for each of the prompts, which are in order and want ``wanted`` tokens. At least one gets some.
+
+    Without a policy, the first ``peers`` of them, which have one priority, are read so that a short one does not wait
+    for the end of a long one.
+    """
     budget = max(1, budget)
     if not chunked:
         return _whole(wanted, budget)
     if policy is ContextChunkingPolicy.EQUAL_PROGRESS:
         return _equal(wanted, budget)
+    if policy is None:
+        shares = _short_beside_long(wanted[:peers], budget)
+        return shares + _first_come(wanted[peers:], budget - sum(shares))
+    return _first_come(wanted, budget)
+
+
+def _first_come(wanted: Sequence[int], budget: int) -> list[int]:
     shares = []
     for tokens in wanted:
         share = min(tokens, budget)
@@ -44,6 +57,22 @@ def _whole(wanted: Sequence[int], budget: int) -> list[int]:
             break
         shares[place] = tokens
         budget -= tokens
+    return shares
+
+
+def _short_beside_long(wanted: Sequence[int], budget: int) -> list[int]:
+    """Half of the budget to the first, so that it ends; the rest from the one with the least left on.
+
+    Of prompts of one length the first has all of it: as many answers begin as early as they can.
+    """
+    shares = [0] * len(wanted)
+    if wanted:
+        shares[0] = min(wanted[0], budget - budget // 2)
+        budget -= shares[0]
+    for place in sorted(range(len(wanted)), key=wanted.__getitem__):
+        more = min(wanted[place] - shares[place], budget)
+        shares[place] += more
+        budget -= more
     return shares
 
 
@@ -88,7 +117,7 @@ class Limits:
     """
 
     policy: CapacitySchedulerPolicy
-    chunking: ContextChunkingPolicy
+    chunking: ContextChunkingPolicy | None
     chunked: bool
     max_requests: int
     max_sequences: int
@@ -304,7 +333,9 @@ class Scheduler:
     def _read(self, reading: list[tuple[Task, TokenSequence, int]], budget: int) -> list[Work]:
         """Longer pieces: prompts, and histories after a pause."""
         wanted = [tokens for _, _, tokens in reading]
-        shares = split_budget(wanted, budget, self._limits.chunking, chunked=self._limits.chunked)
+        peers = sum(task.priority == reading[0][0].priority for task, _, _ in reading)
+        limits = self._limits
+        shares = split_budget(wanted, budget, limits.chunking, chunked=limits.chunked, peers=peers)
         return [
             _piece(task, sequence, share)
             for (task, sequence, _), share in zip(reading, shares, strict=True)
