@@ -49,6 +49,8 @@ _OBJECTIVES: Final[Mapping[str, Link]] = {
 """Objective -> what the sums become; one of the user's own has no name in the file, and LightGBM answers the sums."""
 _TEXT_BYTES: Final = 256 << 20
 """A text takes some times as much memory once its lines are apart."""
+_MOST_MEMBERS: Final = 10_000
+"""Of an archive around the text: listing more takes time and memory."""
 _IS_CATEGORY: Final = 1
 _DEFAULT_LEFT: Final = 2
 _ZERO, _NAN = 1, 2
@@ -102,9 +104,6 @@ class LightgbmSkopsConverter(LightgbmConverter):
         return super().expected(text_in_skops(data), rows, all_trees)
 
 
-_MOST_MEMBERS: Final = 10_000
-
-
 def text_in_skops(data: bytes) -> bytes:
     """The text of the trees in a file of skops, of which nothing is made. It ends with the best iteration.
 
@@ -112,7 +111,7 @@ def text_in_skops(data: bytes) -> bytes:
         InvalidArgumentError: there is none.
         UnsupportedError: it is too large.
     """
-    if data.count(b"PK\1\2") > _MOST_MEMBERS:  # Listing them takes time and memory.
+    if data.count(b"PK\1\2") > _MOST_MEMBERS:
         raise UnsupportedError(f"has more than {_MOST_MEMBERS} members")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("schema.json") as file:
