@@ -20,9 +20,11 @@ from repoagent_server.codec.fields import check_parameters, parameter_value
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_data import array_of_values
 from repoagent_server.codec.json_text import dumps, loads, too_deep
+from repoagent_server.codec.long_json import LONG_JSON
 
-MAX_TABLE: Final = 4 << 20
-"""Bytes of a table. It is read in one go, which keeps the interpreter from others for some 10 ms per MiB."""
+MAX_TABLE: Final = LONG_JSON - 1
+"""Bytes of a table. What is longer is read in pieces elsewhere, which do not show where a row ends; in one go, a
+million empty lists would keep the interpreter from others for a second."""
 
 _FEW: Final = 8
 _SHOWN: Final = 64
@@ -38,7 +40,7 @@ def read_table(
     version: str,
     max_input_size: int,
     limits: Limits = DEFAULT_LIMITS,
-    look: Callable[[], None] | None = None,
+    _look: Callable[[], None] | None = None,
 ) -> Asked:
     """Parse the table in ``body`` for the model that ``metadata`` describes.
 
@@ -53,7 +55,6 @@ def read_table(
         version: The version wanted, or "".
         max_input_size: How many bytes the tensors may have together.
         limits: How many members and elements the JSON may have.
-        look: Called between the tensors; what it raises ends the reading.
 
     Raises:
         InvalidArgumentError: it cannot be parsed, is not a table, is too large, or does not fit the model.
@@ -74,8 +75,6 @@ def read_table(
     inputs = {item["name"]: item for item in metadata["inputs"]}
     tensors = _Tensors(RequestLabel(model, limits=limits), max_input_size, limits.json_depth)
     for name, values in _placed(_READ[form](table), inputs).items():
-        if look is not None:
-            look()
         tensors.add(name, BY_NAME[inputs[name]["datatype"]], len(inputs[name]["shape"]), values)
     parameters: dict[str, ParameterValue] = {name: parameter_value(name, value) for name, value in given.items()}
     return Asked(model, tensors.made, version, parameters=parameters)

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
@@ -56,6 +55,11 @@ _NOT_ONE: Final = (
 _IDENTITY: Final = (b"", b"identity")
 
 
+_Read = Callable[..., Asked]
+"""What reads a body: :func:`read_generate` or :func:`read_table`."""
+_Write = Callable[[InferResponse], bytes]
+
+
 class GenerateRoutes:
     """The three routes. One per event loop."""
 
@@ -66,19 +70,19 @@ class GenerateRoutes:
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate``."""
-        self._answer_once(_Form(read_generate, write_generate), request, params, exchange)
+        self._answer_once(read_generate, write_generate, request, params, exchange)
 
     def table(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/invocations``."""
-        self._answer_once(_Form(read_table, write_table), request, params, exchange)
+        self._answer_once(read_table, write_table, request, params, exchange)
 
-    def _answer_once(self, form: "_Form", request: Request, params: Params, exchange: Exchange) -> None:
-        answer = _Once(self._inference.mailbox, exchange, wanted_report(request), form.write)
+    def _answer_once(self, read: _Read, write: _Write, request: Request, params: Params, exchange: Exchange) -> None:
+        answer = _Once(self._inference.mailbox, exchange, wanted_report(request), write)
 
         def submit(asked: Asked) -> None:
             self._inference.core.submit(self._prepare(asked, request, exchange, answer))
 
-        self._read_and(form.read, submit, request, params, exchange)
+        self._read_and(read, submit, request, params, exchange)
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate_stream``."""
@@ -101,7 +105,7 @@ class GenerateRoutes:
         return generate
 
     def _read_and(
-        self, read: "_Read", submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange
+        self, read: _Read, submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange
     ) -> None:
         """Read the request, a long one on a thread, and submit it; an error is the answer."""
         if len(request.body) >= LONG_JSON:
@@ -112,30 +116,18 @@ class GenerateRoutes:
         except RepoAgentError as error:
             exchange.respond(error_response(error))
 
-    def _read_long(self, read: "_Read", request: Request, params: Params, look: Callable[[], None]) -> Asked:
+    def _read_long(self, read: _Read, request: Request, params: Params, look: Callable[[], None]) -> Asked:
         asked = self._read(read, request, params, look)
         self._inference.hold(asked)
         return asked
 
-    def _read(self, read: "_Read", request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
+    def _read(self, read: _Read, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.core.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
         limits = self._inference.limits
         return read(request.body, metadata, model, version, self._max_input_size, limits, look)
-
-
-_Read = Callable[..., Asked]
-_Write = Callable[[InferResponse], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a request is read and its only response is written."""
-
-    read: _Read
-    write: _Write
 
 
 class _Once(Answer):

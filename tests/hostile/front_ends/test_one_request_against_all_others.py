@@ -62,7 +62,7 @@ def test_too_many_members_are_refused_while_others_are_answered(ways: Any, kind:
     for future in asked:
         answer = future.result()
         assert answer.status_code == 400, answer.text
-        limit = "--limit-request-parameters" if kind == "table" else "members beside the values of tensors"
+        limit = "send fewer rows, or tensors" if kind == "table" else "members beside the values of tensors"
         assert limit in answer.json()["error"]
 
 
