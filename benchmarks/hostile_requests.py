@@ -53,20 +53,9 @@ def _tensor(name: str = "INPUT0", datatype: str = "FP32", count: int = 1, **more
     return json.dumps({"name": name, "datatype": datatype, "shape": [count], **more})
 
 
-def _with(text: str) -> bytes:
-    return b'{"inputs":[%b],%b}' % (_tensor(data=[1]).encode(), text.encode())
-
-
 def _values(datatype: str, value: str, count: int) -> bytes:
     head = _tensor(datatype=datatype, count=count)[:-1]
     return f'{{"inputs":[{head},"data":[{",".join([value] * count)}]}}]}}'.encode()
-
-
-def _binary_texts(count: int) -> Hostile:
-    head = (
-        f'{{"inputs":[{_tensor(datatype="BYTES", count=count, parameters={"binary_data_size": 4 * count})}]}}'.encode()
-    )
-    return _TEXT, head + bytes(4 * count), {_LENGTH: str(len(head))}
 
 
 def _long_text(as_json: bool) -> Hostile:
@@ -77,53 +66,28 @@ def _long_text(as_json: bool) -> Hostile:
     return _TEXT, text + struct.pack("<I", size) + b"x" * size, {_LENGTH: str(len(text))}
 
 
-def hostile_requests() -> dict[str, Callable[[], Hostile]]:
-    """By name, what makes them; each is of the size in which it was seen to stop a server, or the largest allowed."""
-    return {
-        "42 MB of parameters": lambda: (
-            _NUMBERS,
-            _with('"parameters":{' + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}"),
-            {},
-        ),
-        "4 million outputs": lambda: (
-            _NUMBERS,
-            _with('"outputs":[' + ",".join(['{"name":"a"}'] * 4_000_000) + "]"),
-            {},
-        ),
-        "15 million empty inputs": lambda: (_NUMBERS, b'{"inputs":[' + b",".join([b"{}"] * 15_000_000) + b"]}", {}),
-        "15 million empty texts": lambda: _binary_texts(15_000_000),
-        "2 million empty texts": lambda: _binary_texts(2_000_000),
-        "20 million numbers": lambda: (_NUMBERS, _values("FP32", "1.5", 15_000_000), {}),
-        "10 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 10_000_000), {}),
-        "2 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 2_000_000), {}),
-        "15 million numbers of another shape": lambda: (
-            _NUMBERS,
-            _values("FP32", "1.5", 15_000_000).replace(b"15000000", b"15000001", 1),
-            {},
-        ),
-        "a text of 16 MiB": lambda: (_TEXT, _values("BYTES", '"' + "x" * (16 << 20) + '"', 1), {}),
-        "a text of 60 MB, binary": lambda: _long_text(as_json=False),
-        "a text of 60 MB, JSON back": lambda: _long_text(as_json=True),
-        "a text of 60 MB": lambda: (_TEXT, _values("BYTES", '"' + "x" * 60_000_000 + '"', 1), {}),
-        "60 MB of escapes": lambda: (_TEXT, _values("BYTES", '"' + "\\n" * 30_000_000 + '"', 1), {}),
-        "nested 30 million deep": lambda: (_NUMBERS, b'{"inputs":' + b"[" * 30_000_000 + b"}", {}),
-        "60 MB of nothing": lambda: (_NUMBERS, b" " * 60_000_000, {}),
-        "generate with 42 MB of members": lambda: (
-            "/v2/models/text/generate",
-            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
-            {},
-        ),
-        "an index request of 42 MB": lambda: (
-            "/v2/repository/index",
-            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
-            {},
-        ),
-        "log settings of 42 MB": lambda: (
-            "/v2/logging",
-            ("{" + ",".join(f'"p{i}":{i}' for i in range(2_700_000)) + "}").encode(),
-            {},
-        ),
-    }
+def _text(text: str) -> Hostile:
+    return _TEXT, _values("BYTES", f'"{text}"', 1), {}
+
+
+def _numbers(announced: bytes = b"15000000") -> Hostile:
+    """15 million in JSON, of a shape that announces as many or not."""
+    return _NUMBERS, _values("FP32", "1.5", 15_000_000).replace(b"15000000", announced, 1), {}
+
+
+REQUESTS: Final[dict[str, Callable[[], Hostile]]] = {
+    "10 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 10_000_000), {}),
+    "2 million texts": lambda: (_TEXT, _values("BYTES", '"ab"', 2_000_000), {}),
+    "a text of 16 MiB": lambda: _text("x" * (16 << 20)),
+    "a text of 60 MB, binary": lambda: _long_text(as_json=False),
+    "a text of 60 MB, JSON back": lambda: _long_text(as_json=True),
+    "a text of 60 MB": lambda: _text("x" * 60_000_000),
+    "60 MB of escapes": lambda: _text("\\n" * 30_000_000),
+    "60 MB of blanks": lambda: (_NUMBERS, b" " * 60_000_000, {}),
+    "15 million numbers of another shape": lambda: _numbers(b"15000001"),
+    "15 million numbers": _numbers,
+}
+"""By name, what makes them; each is of the size in which it was seen to stop a server, or the largest allowed."""
 
 
 def _opened() -> Hostile:
@@ -318,7 +282,7 @@ def measure_all(server: Server, options: argparse.Namespace) -> None:
         if options.only in name:
             attackers = [Flooding(("127.0.0.1", getattr(server, port)), flood)]
             print(f"{name:40} 1 {measure(server, attackers, options.seconds)}", flush=True)
-    for name, make in (BOMBS | hostile_requests()).items():
+    for name, make in (BOMBS | REQUESTS).items():
         if options.only not in name:
             continue
         hostile = make()
