@@ -5,10 +5,9 @@
 Streams of 64 greedy tokens behind prompts of 128, all at once, in turn by the executor in this process and by
 ``repoagent serve``: ``generate_stream`` and OpenAI's completions. The client is a process of its own that parses
 nothing, and shares the cores with the server. Medians of the rounds of tokens per second; "overhead" is the median of
-the rounds' own ratios. Then what the seconds went into: the executor's steps that read prompts, those that generate,
-the time between steps, and outside of all. Then the CPU microseconds of each token by thread: "executor" and "session"
-compute, and wait for each other busily; "backend" makes texts of tokens, "front end" is HTTP, "client" what it says.
-Then requests that come at random, and the time to the first token of each.
+the rounds' own ratios. Then the CPU microseconds of each token by thread: "executor" and "session" compute, and wait
+for each other busily; "backend" makes texts of tokens, "front end" is HTTP, "client" what it says. Then requests that
+come at random, and the time to the first token of each.
 
 The aims: less than 10 % of the tokens per second, and at most 1.2 times the executor's time to the first token; the
 exit status is 1 where one is missed. "others": the largest share of the machine that other processes had.
@@ -29,8 +28,8 @@ from executor_runs import LENGTH, NEW_TOKENS, PROMPT, Arrival, Trace, at_random,
 from executor_speed import SIZES
 from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
-from llm_server import Parts, Served, note_steps, parts_of, serving, take_steps
-from measures import options_of, wait_for_quiet
+from llm_server import Served, serving
+from measures import in_turns, medians, options_of, ratio, wait_for_quiet
 from repoagent_llm import Executor, RunnerOptions
 
 MOST_OVERHEAD, MOST_LATER = 0.10, 1.2
@@ -56,7 +55,6 @@ ROUTES: Mapping[str, tuple[str, Callable[[str, int], dict[str, Any]]]] = {
 }
 Texts = Sequence[str]
 Rates = Mapping[str, float]
-MadeOf = Mapping[str, Parts]
 
 
 def open_executor(folder: Path) -> Executor:
@@ -87,21 +85,13 @@ class Ways:
         return max(ends), found["first"]
 
 
-def compare(ways: Ways, server: Served, trace: Trace, texts: Texts, rounds: int) -> tuple[Rates, Rates, MadeOf]:
-    """Tokens per second of each way, each route's overhead, and what the seconds of each way went into."""
+def compare(ways: Ways, trace: Trace, texts: Texts, rounds: int) -> tuple[Rates, Rates]:
+    """Tokens per second of each way, and each route's overhead."""
     tokens = sum(arrival.new_tokens for arrival in trace)
-    rates: dict[str, list[float]] = {name: [] for name in ("executor", *ROUTES)}
-    made_of: dict[str, list[Parts]] = {name: [] for name in rates}
-    for _ in range(rounds):
-        for name in rates:
-            take_steps(), server.steps()
-            seconds = (ways.route(name, trace, texts) if name in ROUTES else ways.executor(trace))[0]
-            rates[name].append(tokens / seconds)
-            made_of[name].append(parts_of(server.steps() if name in ROUTES else take_steps(), seconds))
-    alone = rates["executor"]
-    lost = {name: median(1 - of / by for of, by in zip(rates[name], alone, strict=True)) for name in ROUTES}
-    medians = {name: median(values) for name, values in rates.items()}
-    return medians, lost, {name: Parts.median(samples) for name, samples in made_of.items()}
+    takes: dict[str, Callable[[], float]] = {"executor": lambda: tokens / ways.executor(trace)[0]}
+    takes |= {name: lambda name=name: tokens / ways.route(name, trace, texts)[0] for name in ROUTES}  # type: ignore[misc]
+    rates = in_turns(takes, rounds, warm=1)
+    return medians(rates), {name: 1 - ratio(rates, name, "executor") for name in ROUTES}
 
 
 def spent(server: Served, client: Client, route: str, streams: int, texts: Texts) -> dict[str, float]:
@@ -128,20 +118,16 @@ def at_moments(checkpoint: Path, rate: float, vocab_size: int) -> tuple[Trace, T
 def report(ways: Ways, server: Served, client: Client, checkpoint: Path, args: argparse.Namespace) -> bool:
     """Print all; whether the aims are met."""
     good = True
-    made_of: dict[int, MadeOf] = {}
     counts = args.streams
     prompted = prompts(checkpoint, [PROMPT] * max(counts))
     print(f"{'streams':>8}{'executor':>10}" + "".join(f"{name:>18}{'overhead':>10}" for name in ROUTES))
     for count in counts:
         trace, texts = at_once(prompted[:count])
-        compare(ways, server, trace, texts, 1)
         wait_for_quiet(args.patience)
-        rates, lost, made_of[count] = compare(ways, server, trace, texts, args.rounds)
+        rates, lost = compare(ways, trace, texts, args.rounds)
         good &= max(lost.values()) < MOST_OVERHEAD
         cells = "".join(f"{rates[name]:18.0f}{lost[name]:10.1%}" for name in ROUTES)
         print(f"{count:8}{rates['executor']:10.0f}{cells}", flush=True)
-    for count, name in product(counts, ("executor", *ROUTES)):
-        print(f"seconds at {count} streams, {name}: {made_of[count][name]}")
     for count, route in product(counts, ROUTES):
         samples = [spent(server, client, route, count, [text for text, _ in prompted]) for _ in range(args.rounds)]
         names = "executor", "session", "backend", "main", "front end", "client"
@@ -173,7 +159,6 @@ def main() -> int:
         precision="fp32",
         set=([""], "parameters of the model: NAME=VALUE"),
     )
-    note_steps()
     with tempfile.TemporaryDirectory() as place:
         checkpoint = make_checkpoint(Path(place) / "checkpoint", args.size)
         parameters = PARAMETERS | dict(text.split("=", 1) for text in args.set if text)

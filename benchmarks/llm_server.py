@@ -1,8 +1,6 @@
-"""``repoagent serve`` for benchmarks of language models, what each of its threads takes of the processor, and the steps
-of its executor.
+"""``repoagent serve`` for benchmarks of language models, and what each of its threads takes of the processor.
 
-``llm_server.py FLAGS...`` is the program: it serves, and answers each line of its input with its threads by number, and
-the steps since the last line.
+``llm_server.py FLAGS...`` is the program: it serves, and answers each line of its input with its threads by number.
 """
 
 import json
@@ -13,83 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import median
-from typing import Any, cast
-
-from repoagent_llm.engine.engine import Engine
 
 _NAMES = (("repoagent-executor", "executor"), ("-llm", "backend"), ("MainThread", "main"))
-
-
-#: Beginning, end, sequences, tokens.
-Step = tuple[float, float, int, int]
-_steps: list[Step] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Seconds of a run by what they went into. ``outside``: before the first step, and behind the last."""
-
-    prompts: float
-    generating: float
-    between: float
-    outside: float
-    steps: float
-    slowest: float
-    """The median of the steps with the most sequences."""
-
-    @classmethod
-    def median(cls, samples: Sequence["Parts"]) -> "Parts":
-        """Of each part by itself."""
-        return cls(*(median(getattr(sample, field.name) for sample in samples) for field in fields(cls)))
-
-    def __str__(self) -> str:
-        return (
-            f"prompts {self.prompts:.2f} s, generating {self.generating:.2f} s ({1e3 * self.slowest:.1f} ms a step), "
-            f"between {1e3 * self.between:.0f} ms, outside {1e3 * self.outside:.0f} ms, {self.steps:.0f} steps"
-        )
-
-
-def note_steps() -> None:
-    """Note all steps from now on."""
-    compute: Any = Engine._compute
-
-    def noted(engine: Engine, *args: Any) -> Any:
-        began = time.perf_counter()
-        computed = compute(engine, *args)
-        if computed is not None:
-            works = computed[0].works
-            tokens = sum(len(work.segment.tokens) for work in works) if computed[0].round is None else len(works)
-            _steps.append((began, time.perf_counter(), len(works), tokens))
-        return computed
-
-    cast("Any", Engine)._compute = noted
-
-
-def take_steps() -> list[Step]:
-    """Those since the last call."""
-    taken = list(_steps)
-    _steps.clear()
-    return taken
-
-
-def parts_of(steps: Sequence[Sequence[float]], seconds: float) -> Parts:
-    """Of a run that took ``seconds`` and had these steps."""
-    most = max(works for _, _, works, _ in steps)
-    generating = [end - begin for begin, end, works, tokens in steps if tokens == works]
-    slowest = [end - begin for begin, end, works, tokens in steps if tokens == works == most]
-    computing = sum(end - begin for begin, end, _, _ in steps)
-    span = steps[-1][1] - steps[0][0]
-    return Parts(
-        computing - sum(generating),
-        sum(generating),
-        span - computing,
-        seconds - span,
-        len(steps),
-        median(slowest or generating),
-    )
 
 
 class Served:
@@ -99,21 +23,12 @@ class Served:
         self._process = process
         self.port = port
 
-    def _told(self) -> dict[str, Any]:
+    def threads(self) -> dict[str, float]:
+        """Seconds of the processor by kind of thread; those without a Python name belong to ONNX Runtime."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
-
-    def steps(self) -> list[list[float]]:
-        """Those of its executor since the last question."""
-        steps: list[list[float]] = self._told()["steps"]
-        return steps
-
-    def threads(self) -> dict[str, float]:
-        """Seconds of the processor by kind of thread; those without a Python name belong to ONNX Runtime."""
-        names = self._told()["threads"]
+        names = json.loads(self._process.stdout.readline())
         seconds: dict[str, float] = defaultdict(float)
         for task in Path(f"/proc/{self._process.pid}/task").iterdir():
             used = int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -149,15 +64,13 @@ def serving(root: Path, flags: Sequence[str] = ()) -> Iterator[Served]:
             process.terminate()
 
 
-def _tell() -> None:
+def _name_threads() -> None:
     for _ in sys.stdin:
-        threads = {str(one.native_id): one.name for one in threading.enumerate()}
-        print(json.dumps({"threads": threads, "steps": take_steps()}), flush=True)
+        print(json.dumps({str(one.native_id): one.name for one in threading.enumerate()}), flush=True)
 
 
 if __name__ == "__main__":
     from repoagent.cli.main import main
 
-    note_steps()
-    threading.Thread(target=_tell, daemon=True, name="front end").start()
+    threading.Thread(target=_name_threads, daemon=True, name="front end").start()
     main()
