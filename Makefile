@@ -250,7 +250,7 @@ bench-table: bench-table-models
 	$(MAKE) bench-table-llm
 
 bench-table-models: $(STAMP) $(TRITON)/.installed $(MLSERVER)/bin/mlserver
-	command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } || echo "wrk is missing: load_http.py takes its place"
+	command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } || echo "install with root: apt-get install wrk"
 	$(BIN)/python benchmarks/bench_table.py $(BENCH_TABLE)
 
 # gguf writes the model for llama.cpp and openvino-genai.

@@ -5,8 +5,7 @@
 
 Three ONNX models of different shapes are served by a `repoagent serve` of their own. Beside it run an ASGI application
 on uvicorn and a server of grpc.aio, on the same kind of event loop, that return each body as it came. All are loaded by
-the same generators in turns; the medians of the rates and of the rounds' ratios count. The generators are `wrk`
-(Debian: apt install wrk) or, where that is missing, load_http.py beside this file, which costs more of the machine, and
+the same generators in turns; the medians of the rates and of the rounds' ratios count. The generators are `wrk` and
 load_grpc.py; they run on the same cores as the servers, so their cost is in every figure. What a bare `session.run` of
 each model takes is printed beside, as no server can do without it. Figures of a stock Triton 2.51 with a Python
 identity model of 16 values, taken with wrk on another idle machine with two cores, are printed for orientation.
@@ -21,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import onnxruntime
-from loads import GENERATOR, Arrays, rate
+from loads import Arrays, rate
 from measures import in_turns, medians, options_of, ratio, table
 from onnx_models import write_models
 from servers import echo, repoagent
@@ -55,7 +54,7 @@ def main() -> int:
                 worst[form] = min(worst[form], share)
                 cells = [f"{value:,.0f}" for value in medians(rates).values()]
                 rows.append([name, form, count, *cells, f"{share:.2f}", TRITON[form].get(count, "-")])
-    print(f"requests per second, generators {GENERATOR} and load_grpc.py, {os.cpu_count()} cores shared with them")
+    print(f"requests per second, generators wrk and load_grpc.py, {os.cpu_count()} cores shared with them")
     print(table(("model", "form", "connections", "repoagent", "echo", "ratio", "Triton"), rows))
     print(
         "worst ratios to the echo: " + ", ".join(f"{form} {worst[form]:.2f} (limit {LIMITS[form]})" for form in worst)

@@ -1,4 +1,4 @@
-"""Requests, and what sends them as fast as they are answered: wrk or load_http.py for HTTP, load_grpc.py for gRPC."""
+"""Requests, and what sends them as fast as they are answered: wrk for HTTP, load_grpc.py for gRPC."""
 
 import json
 import re
@@ -15,7 +15,6 @@ from repoagent_server.grpc import messages_pb2 as pb
 from servers import HERE
 
 Arrays = Mapping[str, np.ndarray]
-GENERATOR = "wrk" if shutil.which("wrk") else "load_http.py"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 SIXTEEN = (np.arange(16) / 8).astype(np.float32)
 
@@ -77,8 +76,7 @@ def numbers(width: int) -> dict[str, np.ndarray]:
 def http_rate(item: Payload, port: int, connections: int, seconds: float, host: str = "127.0.0.1") -> float:
     """Requests per second."""
     if not shutil.which("wrk"):
-        length = item.json_length if item.form == "binary" else -1
-        return _printed("load_http.py", item.body, host, port, item.path, connections, seconds, length)
+        raise SystemExit("MISSING wrk: `make bench-peers` installs it (Debian: apt install wrk)")
     body = "".join(f"\\{byte:03d}" for byte in item.body)
     content_type = "application/json" if item.form == "json" else "application/octet-stream"
     lines = [f'wrk.method = "POST"\nwrk.body = "{body}"', f'wrk.headers["Content-Type"] = "{content_type}"']
@@ -99,7 +97,11 @@ def grpc_rate(
     body: bytes, port: int, connections: int, seconds: float, host: str = "127.0.0.1", metadata: Sequence[str] = ()
 ) -> float:
     """Calls per second. ``metadata``: NAME=VALUE of each call."""
-    return _printed("load_grpc.py", body, host, port, connections, seconds, *metadata)
+    command = [sys.executable, HERE / "load_grpc.py", host, port, connections, seconds, *metadata]
+    output = subprocess.run(list(map(str, command)), input=body, capture_output=True)
+    if output.returncode:
+        raise SystemExit(output.stderr.decode())
+    return float(output.stdout)
 
 
 def rate(form: str, model: str, arrays: Arrays, address: tuple[str, int], connections: int, seconds: float) -> float:
@@ -108,12 +110,3 @@ def rate(form: str, model: str, arrays: Arrays, address: tuple[str, int], connec
     if form == "grpc":
         return grpc_rate(message(model, arrays), port, connections, seconds, host)
     return http_rate(payload(model, form, arrays), port, connections, seconds, host)
-
-
-def _printed(script: str, body: bytes, *arguments: object) -> float:
-    """What a generator prints; one that got something else than answers ends this program."""
-    command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    output = subprocess.run(command, input=body, capture_output=True)
-    if output.returncode:
-        raise SystemExit(output.stderr.decode())
-    return float(output.stdout)
