@@ -40,6 +40,8 @@ class CallContext:
         """Where the connection of the client comes from."""
         self.caller: Caller | None = None
         """Who calls, where access is controlled."""
+        self.receipt = ""
+        """The digest of the receipt of what answered, if the answer names it."""
         self.written: asyncio.Queue[bytes | GrpcEnd | None] = asyncio.Queue(1)
         """What a handler of a stream answers, and None at the end."""
 
@@ -48,7 +50,8 @@ class CallContext:
         return self._metadata
 
     def name_receipt(self, receipt: str) -> None:
-        """Without effect: Ray carries the messages of an answer, and no fields before them."""
+        """The answer names the receipt of what answered."""
+        self.receipt = receipt
 
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status of ``grpc.StatusCode``.

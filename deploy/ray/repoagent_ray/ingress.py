@@ -15,6 +15,7 @@ from repoagent_server.access.access_file import AccessFile
 from repoagent_server.grpc.service import METHODS
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.request_id import RECEIPT
 
 from repoagent_ray.cluster_core import ClusterCore
 from repoagent_ray.environment import PROXY
@@ -100,11 +101,15 @@ def _method(name: str) -> Any:
     """The method of an RPC with one request and one answer."""
 
     async def call(self: Ingress, message: bytes, grpc_context: RayServegRPCContext) -> Encoded:
+        context = _context(grpc_context)
         try:
-            return Encoded(await self._grpc.once(name, message, _context(grpc_context)))
+            answer = Encoded(await self._grpc.once(name, message, context))
         except CallEnded as ended:
             _end(grpc_context, ended.end)
             return Encoded()  # A status that is set needs no exception, which Ray would log.
+        if context.receipt:  # Ray carries fields after an answer, none before it.
+            grpc_context.set_trailing_metadata([(RECEIPT.decode(), context.receipt)])
+        return answer
 
     call.__name__ = call.__qualname__ = name
     return call

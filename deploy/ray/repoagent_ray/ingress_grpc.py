@@ -23,7 +23,7 @@ from repoagent_ray.cluster_core import ClusterCore, ClusterOperations
 from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once
 from repoagent_ray.replicas import Replicas
 from repoagent_ray.request_line import NO_LINE, LoggedLine, RequestLine, head_of
-from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, without_credentials
+from repoagent_ray.wire import Failure, GrpcAnswer, GrpcCall, GrpcEnd, without_credentials
 
 _INFER: Final = "ModelInfer"
 _STREAM: Final = "ModelStreamInfer"
@@ -137,12 +137,16 @@ class IngressGrpc:
             head = head_of(message, self._limits)
             line.asks(head)
             self._admit(context, head.model)
-            answer: bytes | GrpcEnd = await self._replicas.once("grpc", head.model, self._call(message, context))
+            answer = await self._replicas.once("grpc", head.model, self._call(message, context))
         except DecodeError:
             return GrpcEnd(grpc.StatusCode.INTERNAL.value[0], "Exception deserializing request!")
         except RepoAgentError as error:
             return _status(error)
-        return answer
+        if isinstance(answer, GrpcAnswer):
+            context.name_receipt(answer.receipt)
+            return answer.message
+        end: bytes | GrpcEnd = answer
+        return end
 
     async def _infer_stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         answers: asyncio.Queue[bytes | GrpcEnd | None] = asyncio.Queue(1)

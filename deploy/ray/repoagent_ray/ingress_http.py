@@ -83,6 +83,8 @@ class _Forward:
         """A request that has one answer."""
         self._run(self._once(request, params["model"], exchange), exchange)
 
+    table = once
+
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """A request whose answer comes piece by piece."""
         self._run(self._stream(request, params["model"], exchange), exchange)

@@ -22,7 +22,7 @@ from repoagent_ray.replica_grpc import ReplicaGrpc
 from repoagent_ray.replica_http import ReplicaHttp, refused
 from repoagent_ray.resident import Resident
 from repoagent_ray.settings import Settings
-from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, HttpCall, HttpHead
+from repoagent_ray.wire import Failure, GrpcAnswer, GrpcCall, GrpcEnd, HttpCall, HttpHead
 
 _QUESTIONS: Final = frozenset(
     {"attestation", "decoupled", "model_config", "model_loaded", "model_metadata", "model_ready", "ready", "statistics"}
@@ -85,8 +85,9 @@ class Replica:
         except RepoAgentError as error:
             yield refused(error, call)
 
-    async def grpc(self, call: GrpcCall) -> AsyncIterator[bytes | GrpcEnd]:
+    async def grpc(self, call: GrpcCall) -> AsyncIterator[bytes | GrpcAnswer | GrpcEnd]:
         """A message of ModelInfer, and its answer."""
+        answer: bytes | GrpcAnswer | GrpcEnd
         try:
             async with self._model():
                 answer = await self._grpc.once(call)

@@ -13,7 +13,7 @@ from repoagent_server.shared.pools import Pools
 from repoagent.server import Server
 from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once, one
 from repoagent_ray.settings import Settings
-from repoagent_ray.wire import GrpcCall, GrpcEnd
+from repoagent_ray.wire import GrpcAnswer, GrpcCall, GrpcEnd
 
 _INFER: Final = Named(f"/{SERVICE}/ModelInfer")
 _STREAM: Final = Named(f"/{SERVICE}/ModelStreamInfer")
@@ -29,12 +29,14 @@ class ReplicaGrpc:
         self._forwarding = HeaderForwarding(settings.forward_headers)
         self._service: GrpcService | None = None
 
-    async def once(self, call: GrpcCall) -> bytes | GrpcEnd:
+    async def once(self, call: GrpcCall) -> bytes | GrpcAnswer | GrpcEnd:
         """The answer to a message of ModelInfer."""
+        context = CallContext(call.metadata)
         try:
-            return await answer_once(self._handler(_INFER), call.message, CallContext(call.metadata))
+            message = await answer_once(self._handler(_INFER), call.message, context)
         except CallEnded as ended:
             return ended.end
+        return GrpcAnswer(message, context.receipt) if context.receipt else message
 
     async def stream(self, call: GrpcCall) -> AsyncIterator[bytes | GrpcEnd]:
         """The answers to one message of ModelStreamInfer."""

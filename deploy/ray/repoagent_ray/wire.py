@@ -73,6 +73,14 @@ class GrpcCall:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcAnswer:
+    """The message of an answer that names the receipt of what answered."""
+
+    message: bytes
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
 class GrpcEnd:
     """A call ends with this status."""
 

@@ -81,6 +81,18 @@ def test_compressed_bodies_pass(app: App) -> None:
         assert answer.as_numpy("label")[0, 0] == digit["label"]
 
 
+def test_a_table_of_pandas_is_answered_with_one(app: App) -> None:
+    digit = _digits()[0]
+    answer = httpx.post(
+        f"{app.url}/v2/models/digits/invocations", json={"inputs": {"pixels": [digit["pixels"]]}}, timeout=PATIENCE
+    )
+    assert answer.status_code == 200, answer.text
+    (row,) = answer.json()["predictions"]
+    assert row["label"] in (digit["label"], [digit["label"]])
+    refused = httpx.post(f"{app.url}/v2/models/digits/invocations", content=b"{", timeout=PATIENCE)
+    assert refused.status_code == 400
+
+
 def test_a_large_batch_passes_through_the_object_store(app: App) -> None:
     pixels = np.array([digit["pixels"] for digit in _digits()], np.float32)
     rows = np.resize(pixels, (32, 64))

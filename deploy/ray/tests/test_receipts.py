@@ -5,13 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
-import tritonclient.grpc
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.service import SERVICE
 
-from deploy.ray.tests.kit import PATIENCE, App, World, tensor
+from deploy.ray.tests.kit import PATIENCE, App, World
 from repoagent.api.envelopes import verify
 
 _KEY = ec.generate_private_key(ec.SECP256R1())
@@ -51,6 +53,21 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(verify(document["summary"], _KEY.public_key())).hexdigest()
 
 
-def test_inference_over_grpc_goes_on_where_answers_name_receipts(app: App) -> None:
-    with app.grpc() as client:
-        assert client.infer("m", [tensor(tritonclient.grpc)]).as_numpy("Y").tolist() == [[2.0, 3.0]]
+def test_answers_over_grpc_name_the_receipt(app: App) -> None:
+    """Behind the answer: Ray carries no fields before it. In a stream, each message has it as a parameter."""
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="X", datatype="FP32", shape=[1, 2]).contents.fp32_contents[:] = [1, 2]
+    with grpc.insecure_channel(app.cluster.grpc) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer", pb.ModelInferRequest.SerializeToString)
+        answer, done = call.with_call(request, timeout=PATIENCE)
+        expected = f"sha256:{_digest(_receipt(app).json())}"
+        assert pb.ModelInferResponse.FromString(answer).model_name == "m"
+        assert dict(done.trailing_metadata())["repoagent-attestation"] == expected
+        call = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", pb.ModelInferRequest.SerializeToString)
+        (message,) = map(pb.ModelStreamInferResponse.FromString, call(iter([request]), timeout=PATIENCE))
+        assert message.infer_response.parameters["repoagent-attestation"].string_param == expected
+        request.inputs[0].shape[:] = [1, 3]
+        refused = channel.unary_unary(f"/{SERVICE}/ModelInfer", pb.ModelInferRequest.SerializeToString)
+        with pytest.raises(grpc.RpcError) as caught:
+            refused(request, timeout=PATIENCE)
+        assert "repoagent-attestation" not in dict(caught.value.trailing_metadata())
