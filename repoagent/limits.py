@@ -33,7 +33,7 @@ class Limits:
     text_file_bytes: int = _limit(
         64 * _MIB, "The largest file of a model that is read whole as text (labels, manifests, JSON), in bytes."
     )
-    key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
+    key_file_bytes: int = _limit(1 * _MIB, "The largest key, or wrapped key, of a file or a program, in bytes.")
     model_files: int = _limit(20_000, "The most files and directories of one model in a repository.")
     model_versions: int = _limit(256, "The most versions of one model that are loaded.")
     worker_deaths: int = _limit(

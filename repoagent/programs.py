@@ -2,17 +2,18 @@
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from repoagent.errors import CancelledError, UnavailableError
+from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.sentinel import mark
 
 _OWN_PREFIX: Final = "REPOAGENT_"
@@ -101,6 +102,7 @@ def start_python(
 
 
 _TICK_SECONDS: Final = 0.05
+_PIECE: Final = 1 << 16
 
 
 def run_program(
@@ -110,6 +112,7 @@ def run_program(
     cancelled: Callable[[], bool],
     env: Mapping[str, str] | None = None,
     capture_errors: bool = True,
+    most: int | None = None,
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run ``argv`` to its end and return what it wrote and its status.
 
@@ -120,10 +123,11 @@ def run_program(
 
     Raises:
         OSError: it cannot be started.
+        InvalidArgumentError: it was killed because it wrote more than ``most`` bytes.
         subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
         CancelledError: it was killed because ``cancelled`` became true.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    started = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - no shell is involved
         list(argv),
         stdin=subprocess.DEVNULL,
@@ -132,25 +136,42 @@ def run_program(
         env=child_environment(env),
         start_new_session=True,
     )
+    written = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
     try:
-        output, errors = _wait(process, argv, deadline, cancelled)
+        for _ in _pieces(process, written):
+            if most is not None and sum(map(len, written.values())) > most:
+                raise InvalidArgumentError(f"'{argv[0]}' was killed, as it wrote more than {most} bytes")
+            if cancelled():
+                raise CancelledError(f"'{argv[0]}' was killed because the load was cancelled")
+            if timeout is not None and time.monotonic() >= started + timeout:
+                raise subprocess.TimeoutExpired(list(argv), timeout)
     except BaseException:
         _kill(process)
         raise
+    process.__exit__(None, None, None)
+    output, errors = (None if pipe is None else bytes(written[pipe]) for pipe in (process.stdout, process.stderr))
     return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]", argv: Sequence[str], deadline: float | None, cancelled: Callable[[], bool]
-) -> tuple[bytes, bytes | None]:
-    while True:
-        try:
-            return process.communicate(timeout=_TICK_SECONDS)
-        except subprocess.TimeoutExpired:
-            if cancelled():
-                raise CancelledError(f"'{argv[0]}' was killed because the load was cancelled") from None
-            if deadline is not None and time.monotonic() >= deadline:
-                raise
+def _pieces(process: "subprocess.Popen[bytes]", written: Mapping[IO[bytes], bytearray]) -> Iterator[None]:
+    """Add to ``written`` what comes from each pipe, until all are closed and the process has ended.
+
+    Yields after each piece, and after a moment in which nothing came.
+    """
+    with selectors.DefaultSelector() as open_pipes:
+        for pipe, kept in written.items():
+            open_pipes.register(pipe, selectors.EVENT_READ, kept)
+        while open_pipes.get_map():
+            for key, _ in open_pipes.select(_TICK_SECONDS):
+                piece = os.read(key.fd, _PIECE)
+                key.data.extend(piece)
+                if not piece:
+                    open_pipes.unregister(key.fileobj)
+            yield
+    while process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TICK_SECONDS)
+        yield
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

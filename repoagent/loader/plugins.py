@@ -255,14 +255,14 @@ def key_providers(
 
     Args:
         plugins: Where the providers are registered.
-        limits: How large a key in a file may be.
+        limits: How large a key may be.
         allow_commands: Whether ``exec:`` references run programs.
 
     Raises:
         AlreadyExistsError: two claim one scheme.
     """
     targets: dict[str, Any] = plugins.registry(
-        "key_providers", built_in=builtin_providers(commands=allow_commands, largest_file=limits.key_file_bytes)
+        "key_providers", built_in=builtin_providers(commands=allow_commands, largest=limits.key_file_bytes)
     )
     return {
         scheme: target if callable(target) else _imported_on_first_use(target) for scheme, target in targets.items()

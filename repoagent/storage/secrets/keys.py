@@ -26,19 +26,20 @@ Raises ``NotFoundError`` if it leads nowhere; no message may hold the secret.
 
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(.+)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LARGEST_FILE: Final = DEFAULT_LIMITS.key_file_bytes
+_LARGEST: Final = DEFAULT_LIMITS.key_file_bytes
 _EXEC_SECONDS: Final = 30.0
 
 
-def builtin_providers(*, commands: bool = False, largest_file: int = _LARGEST_FILE) -> dict[str, KeyProvider]:
+def builtin_providers(*, commands: bool = False, largest: int = _LARGEST) -> dict[str, KeyProvider]:
     """The providers that need no plug-in, by scheme.
 
     Args:
         commands: Whether ``exec:`` runs programs. A writer of references can then run one as the server, so it
             is refused unless the operator states otherwise.
+        largest: The most bytes of a file, or of what a program writes.
     """
-    run = _CommandProvider() if commands else _refuse_command
-    return {"env": _from_environment, "file": partial(_from_file, limit=largest_file), "exec": run}
+    run = _CommandProvider(largest) if commands else _refuse_command
+    return {"env": _from_environment, "file": partial(_from_file, limit=largest), "exec": run}
 
 
 def _never() -> bool:
@@ -104,6 +105,9 @@ def _refuse_command(_uri: str) -> bytes:
 class _CommandProvider:
     """``exec:``, the output of a program, which is killed when no one waits for the key any more."""
 
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+
     def __call__(self, uri: str) -> bytes:
         return self.resolve(uri, _never)
 
@@ -112,7 +116,9 @@ class _CommandProvider:
         # The arguments may hold a credential of their own: only the program is named.
         what = f"the program '{argv[0]}' of the key reference exec:"
         try:
-            done = run_program(argv, timeout=_EXEC_SECONDS, cancelled=cancelled, capture_errors=False)
+            done = run_program(
+                argv, timeout=_EXEC_SECONDS, cancelled=cancelled, capture_errors=False, most=self._largest
+            )
         except subprocess.TimeoutExpired:
             raise UnavailableError(f"{what} did not end within {_EXEC_SECONDS:.0f} seconds, and was killed") from None
         except FileNotFoundError:

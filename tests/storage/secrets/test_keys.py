@@ -73,6 +73,17 @@ def test_exec_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
         resolve_key(_command("import sys; sys.stdin.close(); import threading; threading.Event().wait()"), _ALL)
 
 
+def test_exec_that_writes_without_end_is_killed() -> None:
+    """Once it has written more than a key may have: what it writes is held in memory."""
+    largest = builtin_providers(commands=True, largest=1000)
+    assert len(resolve_key("exec:head -c 1000 /dev/zero", largest)) == 1000
+    for command in ("exec:head -c 1001 /dev/zero", "exec:yes"):
+        with pytest.raises(InvalidArgumentError, match="wrote more than 1000 bytes"):
+            resolve_key(command, largest)
+    with pytest.raises(InvalidArgumentError, match="wrote more than 1048576 bytes"):
+        resolve_key("exec:yes", _ALL)
+
+
 def test_exec_is_killed_when_nobody_waits_any_more() -> None:
     with pytest.raises(CancelledError, match="was killed because the load was cancelled"):
         resolve_key("exec:sleep 600", _ALL, lambda: True)
