@@ -279,6 +279,15 @@ class WebClient:
         # Files that are listed and perhaps never read hold the client: no one could know when to close it.
         self._finalizer = weakref.finalize(self, self._connections.close)
 
+    @classmethod
+    def of_operator(cls, url: str, *, timeout: float = 15.0) -> "WebClient":
+        """One for ``url``, which the operator gave: its host need not be public, and those of redirects must be.
+
+        Raises:
+            InvalidArgumentError: not a URL of the web.
+        """
+        return cls(Hosts.from_environment().with_origin(origin_of(url)), timeout=timeout)
+
     def close(self) -> None:
         """Close idle connections now; otherwise they close when no one uses the client any more."""
         self._connections.close()

@@ -3,14 +3,13 @@
 import re
 import sys
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import click
 
-from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, read_small_file
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, WebClient, read_small_file
 from repoagent.api.envelopes import MOST_VALUES, read_document, read_public_key
 from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
 from repoagent_attest.verification import differences, read_receipt
@@ -19,6 +18,7 @@ _LARGEST: Final = 256 << 20
 _SMALL: Final = 1 << 20
 _PATH: Final = click.Path(path_type=Path)
 _PATIENCE: Final = 30
+"""Seconds of silence; the whole answer may take four times as long."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -93,17 +93,14 @@ def verify_command(
 def _document(receipt: str) -> dict[str, Any]:
     if not receipt.startswith(("http://", "https://")):
         return read_document(_read(Path(receipt), _LARGEST), Path(receipt).name, most_values=MOST_VALUES)
+    client = WebClient.of_operator(receipt, timeout=_PATIENCE)
     try:
-        with urlopen(receipt, timeout=_PATIENCE) as answer:  # noqa: S310 - its scheme is one of two
-            data = answer.read(_LARGEST + 1)
-    except HTTPError as error:
-        with error:
-            raise UnavailableError(f"{receipt} cannot be read: {error.reason}") from None
-    except (OSError, ValueError) as error:
-        raise UnavailableError(f"{receipt} cannot be read: {type(error).__name__}") from None
-    if len(data) > _LARGEST:
-        raise InvalidArgumentError(f"{receipt} has more than {_LARGEST} bytes")
-    return read_document(data, receipt, most_values=MOST_VALUES)
+        answer = client.fetch(receipt, limit=_LARGEST)
+    finally:
+        client.close()
+    if answer.status != HTTPStatus.OK:
+        raise UnavailableError(f"{receipt} cannot be read: the server answered with status {answer.status}")
+    return read_document(answer.body, receipt, most_values=MOST_VALUES)
 
 
 def _read(path: Path, limit: int) -> bytes:

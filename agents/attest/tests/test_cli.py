@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from agents.attest.tests.conftest import Load, NewLoader
 from repoagent.api.envelopes import sign
 from repoagent.config import ModelConfig
 from repoagent.storage import open_source
-from tests.file_server import FileServer
+from tests.file_server import FileServer, Request
 
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { "SHA256:1/model.py" = "%s" } }]\n'
 
@@ -31,7 +33,7 @@ def receipt(load: Load, receipts: Path) -> Path:
     return path
 
 
-def verify(receipt: Path, public: Path, *options: object) -> tuple[int, str]:
+def verify(receipt: Path | str, public: Path, *options: object) -> tuple[int, str]:
     words = ["verify", str(receipt), "--public-key", str(public), *map(str, options)]
     result = CliRunner().invoke(attest_group, words)
     return result.exit_code, result.output
@@ -306,6 +308,44 @@ def test_a_server_is_asked_for_it_by_a_url(
         missing = CliRunner().invoke(attest_group, ["verify", f"{server.url}/x", "--public-key", str(public_file)])
     assert missing.exit_code == 2
     assert "cannot be read" in missing.output
+
+
+def test_a_server_whose_answer_has_no_end_is_given_up(public_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never silent for long, and never has more bytes than a receipt may have."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    stop, times = threading.Event(), count(0, 10)
+    monkeypatch.setattr("repoagent.web.client.monotonic", lambda: next(times))
+
+    def drip(request: Request) -> bool:
+        request.send_response(200)
+        request.end_headers()
+        while not stop.wait(0.01):
+            request.wfile.write(b" ")
+        return True
+
+    with FileServer({}) as server:
+        server.handlers.append(drip)
+        status, output = verify(f"{server.url}/r", public_file)
+        stop.set()
+    assert (status, "takes too long to answer" in output) == (2, True)
+
+
+def test_a_server_whose_answer_is_too_large_or_leads_inside_is_given_up(
+    public_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("repoagent_attest.cli._LARGEST", 1000)
+
+    def inside(request: Request) -> bool:
+        request.answer(302, headers={"Location": f"{other.url}/r"})
+        return True
+
+    with FileServer({"/r": bytes(1001)}) as server, FileServer({}) as other:
+        status, output = verify(f"{server.url}/r", public_file)
+        assert (status, "more than 1000 bytes" in output) == (2, True)
+        server.handlers.append(inside)
+        assert verify(f"{server.url}/r", public_file)[0] == 2
+        assert other.requests == []
 
 
 @pytest.mark.parametrize("command", ["prepare", "run"])

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from repoagent.beneath.digests import Hasher, new_hasher
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.storage.repositories.listing import FileEntry
-from repoagent.web import Hosts, WebClient, WebError, WebResponse, origin_of
+from repoagent.web import WebClient, WebError, WebResponse
 
 _LENGTHS: Final = {"sha256": 64, "sha512": 128, "git-sha1": 40}
 
@@ -300,4 +300,4 @@ def _web_client(fs: Any, location: str) -> WebClient | None:
     if fs.kwargs or set(options) > {"timeout"}:  # Credentials, or other ways: only fsspec's client knows them.
         return None
     timeout = options["timeout"].sock_read if "timeout" in options else 15.0
-    return WebClient(Hosts.from_environment().with_origin(origin_of(location)), timeout=timeout or 15.0)
+    return WebClient.of_operator(location, timeout=timeout or 15.0)

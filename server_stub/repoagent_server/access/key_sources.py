@@ -11,7 +11,7 @@ from typing import Final
 
 from repoagent.beneath import read_small_file
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
-from repoagent.web import Hosts, WebClient, WebError, origin_of
+from repoagent.web import WebClient, WebError, origin_of
 from repoagent_server.access.tokens import ALGORITHMS, MOST_BYTES, read_key_set
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def fetch(url: str) -> bytes:
     Raises:
         RepoAgentError: there is no answer, a bad one, a redirect that is not followed, or what comes is not a key set.
     """
-    client = WebClient(Hosts.from_environment().with_origin(origin_of(url)))
+    client = WebClient.of_operator(url)
     try:
         answer = client.fetch(url, headers={"Accept": "application/jwk-set+json, application/json"}, limit=MOST_BYTES)
     finally:
