@@ -1,6 +1,6 @@
 """Everything that the author of an agent imports. The import loads nothing heavy.
 
-What needs protobuf, ssl or hashlib is loaded on first use.
+What needs protobuf, ssl, hashlib or zipfile is loaded on first use.
 """
 
 from importlib import import_module
@@ -52,6 +52,7 @@ from repoagent.installing import install_hint
 from repoagent.nested_text import read_json, read_json_object
 
 if TYPE_CHECKING:
+    from repoagent.api.archives import Archive
     from repoagent.beneath.digests import FileRange, digest_files, digest_ranges, new_hasher, tree_digest
     from repoagent.config import ModelConfig
     from repoagent.web import WebAnswer, WebClient
@@ -63,6 +64,7 @@ __all__ = [
     "Agent",
     "AgentModel",
     "AlreadyExistsError",
+    "Archive",
     "ArtifactType",
     "Cache",
     "CancelledError",
@@ -118,6 +120,7 @@ __all__ = [
 
 
 _ON_FIRST_USE = {
+    "Archive": "repoagent.api.archives",
     "FileRange": "repoagent.beneath.digests",
     "ModelConfig": "repoagent.config",
     "WebAnswer": "repoagent.web",

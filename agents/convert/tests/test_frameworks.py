@@ -5,13 +5,20 @@ import os
 import re
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from repoagent_convert.networks.tensorflow import SavedModelConverter
+from repoagent_convert.model_file import FileConverter
+from repoagent_convert.networks.network import NetworkConverter
+from repoagent_convert.networks.pt2 import Pt2Converter
+from repoagent_convert.networks.tensorflow import KerasConverter, SavedModelConverter
+from repoagent_convert.tables.sklearn import SkopsConverter
 
+from repoagent.api import ConversionJob, InvalidArgumentError, UnsupportedError
 from repoagent.testing import Outcome
 
 Load = Callable[..., Outcome]
@@ -60,6 +67,36 @@ def test_it_is_refused_by_name_with_what_to_run(name: str, tmp_path: Path, load:
     error = str(load("").error)
     assert re.search(text, error)
     assert error.count("$(model)") == 1, "the command that is to be run has a name that the model chose"
+
+
+def hidden(content: bytes) -> bytes:
+    """An archive whose member has more than it claims."""
+    return content.replace((5000).to_bytes(4, "little"), (4999).to_bytes(4, "little"))
+
+
+def build(converter: Any, path: Path) -> Any:
+    return converter.build(ConversionJob(path.parent, path.parent, {"input": path.name, "any_version": False}))
+
+
+@pytest.mark.parametrize(
+    ("opened", "limit"),
+    [
+        (partial(build, KerasConverter()), (NetworkConverter, "largest")),
+        (partial(build, Pt2Converter()), (NetworkConverter, "largest")),
+        (SkopsConverter().load, (FileConverter, "largest")),
+    ],
+    ids=["Keras", "pt2", "skops"],
+)
+def test_an_archive_is_bounded_before_a_library_opens_it(
+    opened: Callable[[Path], Any], limit: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").write_bytes(hidden(FILES["keras"][0]))
+    with pytest.raises(InvalidArgumentError, match=r"the member 'metadata.json' (has another size|is damaged)"):
+        opened(tmp_path / "model")
+    monkeypatch.setattr(*limit, 10_000)
+    (tmp_path / "model").write_bytes(FILES["keras"][0])
+    with pytest.raises(UnsupportedError, match="unpacks to more than 10000 bytes"):
+        opened(tmp_path / "model")
 
 
 def test_a_folder_of_tensorflow_is_refused_as_its_file_is(tmp_path: Path, load: Load) -> None:

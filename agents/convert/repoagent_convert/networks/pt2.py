@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api import ConversionJob, ConverterOption, InvalidArgumentError, Product, UnsupportedError
+from repoagent.api import Archive, ConversionJob, ConverterOption, InvalidArgumentError, Product, UnsupportedError
 from repoagent.converters.option_values import choice
 from repoagent_convert.frameworks import is_pt2
 from repoagent_convert.model_file import LARGEST_BATCH, TYPES, FileConverter
@@ -61,13 +61,16 @@ class Pt2Converter(NetworkConverter):
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
+        job.progress(0, None, f"opening {job.settings['input']}")
+        path = job.source / job.settings["input"]
+        with path.open("rb") as file:
+            Archive(file, self.largest).check()
         import torch
 
-        job.progress(0, None, f"opening {job.settings['input']}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                opened = torch.export.load(job.source / job.settings["input"])
+                opened = torch.export.load(path)
             except Exception as error:  # whatever a library of others raises
                 raise InvalidArgumentError(f"cannot be opened: {short(error)}") from error
             job.progress(0, None, "converting")

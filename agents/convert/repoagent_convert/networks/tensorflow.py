@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api import (
+    Archive,
     ConversionJob,
     ConversionPlan,
     ConversionSource,
@@ -108,10 +109,10 @@ class KerasConverter(_TensorflowConverter):
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        import keras
-
         job.progress(0, None, f"opening {job.settings['input']}")
         model = _opened(job.source / job.settings["input"])
+        import keras
+
         inputs, outputs = _tensors(model)
 
         def function(*rows: Any) -> list[Any]:
@@ -121,10 +122,11 @@ class KerasConverter(_TensorflowConverter):
 
 
 def _opened(path: Path) -> Any:
+    with path.open("rb") as file:
+        if (suffix := ".keras" if file.read(2) == b"PK" else ".h5") == ".keras":
+            Archive(file, KerasConverter.largest).check()
     import keras
 
-    with path.open("rb") as file:
-        suffix = ".keras" if file.read(2) == b"PK" else ".h5"
     if path.suffix != suffix:  # Keras looks at the name
         path = Path(shutil.copyfile(path, f"model{suffix}"))
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api import (
+    Archive,
     ConversionJob,
     ConverterOption,
     InvalidArgumentError,
@@ -154,6 +155,8 @@ class SkopsConverter(SklearnConverter):
 
     def load(self, path: Path) -> Any:
         """See :class:`SklearnConverter`."""
+        with path.open("rb") as file:
+            Archive(file, self.largest).check()
         from skops.io import get_untrusted_types, load
 
         if more := sorted(set(get_untrusted_types(file=path)) - {*_TRUSTED}):

@@ -59,6 +59,10 @@ class TreeConverter(TabularConverter):
     def recognizes(self, head: bytes) -> bool:
         """Whether a file that begins with ``head`` is of this format, whatever its name."""
 
+    def unpacked(self, data: bytes) -> bytes:
+        """The library's own file, where ``data`` has more around it."""
+        return data
+
     @abstractmethod
     def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
         """The trees of a file, and notes for the report."""
@@ -86,6 +90,7 @@ class TreeConverter(TabularConverter):
         with open_beneath(job.source, name, follow=False) as file:
             data = file.read(LARGEST_FILE)
         try:
+            data = self.unpacked(data)
             ensemble, notes = self.read(data, all_trees)
             model = to_onnx(ensemble, job.settings["names"], double=job.settings["double"])
         except InvalidArgumentError as error:

@@ -1,12 +1,10 @@
 """LightGBM to ONNX: models of ``save_model``, which are text, and what MLflow makes of its estimators."""
 
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api import ConversionSource, InvalidArgumentError, UnsupportedError, read_json
+from repoagent.api import Archive, ConversionSource, InvalidArgumentError, UnsupportedError, read_json
 from repoagent_convert.trees.converter import TreeConverter
 from repoagent_convert.trees.ensemble import (
     MOST_CATEGORIES,
@@ -49,8 +47,6 @@ _OBJECTIVES: Final[Mapping[str, Link]] = {
 """Objective -> what the sums become; one of the user's own has no name in the file, and LightGBM answers the sums."""
 _TEXT_BYTES: Final = 256 << 20
 """A text takes some times as much memory once its lines are apart."""
-_MOST_MEMBERS: Final = 10_000
-"""Of an archive around the text: listing more takes time and memory."""
 _IS_CATEGORY: Final = 1
 _DEFAULT_LEFT: Final = 2
 _ZERO, _NAN = 1, 2
@@ -95,13 +91,9 @@ class LightgbmSkopsConverter(LightgbmConverter):
         """Whatever an MLmodel names; the build refuses the rest."""
         return True
 
-    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
-        """See :class:`LightgbmConverter`."""
-        return super().read(text_in_skops(data), all_trees)
-
-    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", all_trees: bool) -> "npt.NDArray[Any]":
-        """See :class:`LightgbmConverter`."""
-        return super().expected(text_in_skops(data), rows, all_trees)
+    def unpacked(self, data: bytes) -> bytes:
+        """See :class:`TreeConverter`."""
+        return text_in_skops(data)
 
 
 def text_in_skops(data: bytes) -> bytes:
@@ -109,24 +101,17 @@ def text_in_skops(data: bytes) -> bytes:
 
     Raises:
         InvalidArgumentError: there is none.
-        UnsupportedError: it is too large.
+        UnsupportedError: the archive is too large.
     """
-    if data.count(b"PK\1\2") > _MOST_MEMBERS:
-        raise UnsupportedError(f"has more than {_MOST_MEMBERS} members")
+    schema = Archive(io.BytesIO(data), _TEXT_BYTES).read("schema.json")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("schema.json") as file:
-            if archive.getinfo("schema.json").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError("neither stored nor deflated")  # Others unpack all at once, whatever is asked for.
-            if len(content := file.read(_TEXT_BYTES + 1)) > _TEXT_BYTES:
-                raise UnsupportedError(f"has more than {_TEXT_BYTES} bytes of text")
-        schema = read_json(content)
-        if schema["__module__"] != "lightgbm.sklearn":
-            raise InvalidArgumentError(f"it is {str(schema['__module__'])[:80]}")
-        booster = schema["content"]["content"]["_Booster"]["content"]["content"]
+        document = read_json(schema)
+        if document["__module__"] != "lightgbm.sklearn":
+            raise InvalidArgumentError(f"it is {str(document['__module__'])[:80]}")
+        booster = document["content"]["content"]["_Booster"]["content"]["content"]
         text = read_json((booster.get("_handle") or booster["handle"])["content"])
         return str(text).encode()
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile,
-            zlib.error) as error:  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"no trees of LightGBM in a file of skops: {error!r}"[:300]) from None
 
 

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from repoagent_convert.tables import mlflow
 from repoagent_convert.tables.mlflow import MlflowConverter, read_mlmodel
+from repoagent_convert.trees import lightgbm
 from repoagent_convert.trees.graph import to_onnx
 from repoagent_convert.trees.lightgbm import read_lightgbm, text_in_skops
 
@@ -132,25 +133,19 @@ def test_an_estimator_of_lightgbm_becomes_what_its_booster_does() -> None:
     assert found == right
 
 
-@pytest.mark.parametrize(("method", "members", "words"), [
-    (zipfile.ZIP_BZIP2, 1, "neither stored nor deflated"),
-    (zipfile.ZIP_LZMA, 1, "neither stored nor deflated"),
-    (zipfile.ZIP_STORED, 10_001, "has more than 10000 members"),
-])  # fmt: skip
-def test_an_archive_that_unpacks_to_much_is_refused_before_it_is_read(method: int, members: int, words: str) -> None:
+def test_an_archive_that_unpacks_to_much_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lightgbm, "_TEXT_BYTES", 1000)
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", method) as archive:
-        archive.writestr("schema.json", "{}")
-        for number in range(1, members):
-            archive.writestr(str(number), b"")
-    with pytest.raises((InvalidArgumentError, UnsupportedError), match=words):
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", bytes(1001))
+    with pytest.raises(UnsupportedError, match="unpacks to more than 1000 bytes"):
         text_in_skops(content.getvalue())
 
 
 @pytest.mark.parametrize("folder", ["lightgbm", "sklearn"])
 def test_another_file_in_the_place_of_skops_around_lightgbm_is_refused(folder: str) -> None:
     name = next(name for name in FOLDERS.files if name.startswith(f"{folder}/model."))
-    with pytest.raises(InvalidArgumentError, match=r"no trees of LightGBM in a file of skops|it is sklearn"):
+    with pytest.raises(InvalidArgumentError, match=r"is not a zip archive|it is sklearn"):
         text_in_skops(FOLDERS[name].tobytes())
 
 
