@@ -21,8 +21,8 @@ Asking = Callable[["Sequence[Array]"], "Sequence[Array]"]
 
 _SIZES: Final = ((16, 19), (64,), (16,))
 """Sizes of dimensions that are free; those of one entry take turns, as a graph may have kept the first."""
-_NUMBERS: Final = 1 << 21
-"""The most numbers of a request."""
+MOST_NUMBERS: Final = 1 << 21
+"""The most numbers of a request, unless one row has more."""
 _SECONDS: Final = 60
 _UNEQUAL: Final = 1e-3
 """Of whole numbers, such as the best of some classes, so many may differ: the two best may be as good."""
@@ -330,24 +330,24 @@ def _requests(inputs: Sequence[Tensor], sizes: Sequence[int], whole: bool, most:
     width = sum(int(np.prod([size or max(sizes) for size in shape[1:]])) for shape in shapes)
     done, turn = 0, 0
     while done < ROWS:
-        count = max(1, min(ROWS - done - 1, 64, _NUMBERS // max(1, width)))
+        count = max(1, min(ROWS - done - 1, 64, MOST_NUMBERS // max(1, width)))
         size = sizes[turn % len(sizes)]
         yield [
-            _drawn(one, [count if free is None and not axis else free or size for axis, free in enumerate(shape)],
-                   random, whole, most)
+            drawn(_dtype(one.kind), [count if free is None and not axis else free or size
+                                     for axis, free in enumerate(shape)], random, one.most or most, whole or one.most)
             for one, shape in zip(inputs, shapes, strict=True)
         ]  # fmt: skip
         done, turn = done + count, turn + 1
 
 
-def _drawn(one: Tensor, shape: Sequence[int], random: Any, whole: bool, most: int) -> "Array":
+def drawn(kind: Any, shape: Sequence[int], random: Any, most: int, whole: object = False) -> "Array":
+    """A tensor of the NumPy type ``kind``: texts, or whole numbers below ``most``, or others around 0."""
     import numpy as np
 
-    kind = _dtype(one.kind)
     if kind.kind == "O":
         return np.asarray(random.choice(np.array(_TEXTS, object), shape))
     if kind.kind == "b":
         return np.asarray(random.random(shape) < 0.5)
-    if kind.kind in "iu" or one.most or whole:
-        return np.asarray(random.integers(0, one.most or most, shape)).astype(kind)
-    return np.asarray(random.normal(size=shape)).astype(kind)
+    if kind.kind in "iu":
+        return np.asarray(random.integers(0, min(most, np.iinfo(kind).max), shape)).astype(kind)
+    return np.asarray(random.integers(0, most, shape) if whole else random.normal(size=shape)).astype(kind)

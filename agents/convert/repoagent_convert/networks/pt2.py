@@ -9,7 +9,7 @@ from repoagent.api import Archive, ConversionJob, ConverterOption, InvalidArgume
 from repoagent.converters.option_values import choice
 from repoagent_convert.frameworks import is_pt2
 from repoagent_convert.model_file import LARGEST_BATCH, TYPES, FileConverter
-from repoagent_convert.networks.network import NetworkConverter, Tensor, written
+from repoagent_convert.networks.network import MOST_NUMBERS, NetworkConverter, Tensor, drawn, written
 from repoagent_convert.tables.foreign_graph import short
 from repoagent_convert.tables.tabular import ROWS
 
@@ -26,8 +26,6 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
 """Value of the option -> the names of inputs and outputs; empty for those that the program has."""
 _SIZES: Final = (5, 12)
 """What other dimensions than the first are tried with, where they are free."""
-_MOST_ELEMENTS: Final = 1 << 21
-"""How many numbers the rows of a request have together, unless one row has more."""
 _HIGHEST: Final = (32768, 8192, 2048, 512, 128, 32, 8, 2)
 
 
@@ -178,25 +176,22 @@ class _Program:
         found = []
         for name, shape in zip(self.dims, shapes, strict=True):
             kind = np.dtype(str(self._leaves[name].dtype).removeprefix("torch."))
-            example = self._examples.get(name)
+            example, values = self._examples.get(name), drawn(kind, shape, random, highest[name])
             if kind.kind == "f":
-                values = random.normal(size=shape)
                 if example is not None and example.size and shape and np.isfinite(example).all():
                     near = example.mean() + values[::2] * max(example.std(), 1e-3)
                     values[::2] = np.clip(near, example.min(), example.max())  # half of the rows are like it
             else:
-                most = 2 if kind.kind == "b" else min(highest[name], np.iinfo(kind).max)
-                values = np.asarray(random.integers(0, most, shape))
-                values.reshape(-1)[:1] = most - 1
+                values.reshape(-1)[:1] = True if kind.kind == "b" else min(highest[name], np.iinfo(kind).max) - 1
                 if example is not None and shape and self._is_mask(name):
                     values[..., 0] = example.reshape(-1)[0]  # of a row of padding alone, frameworks make anything
-            found.append(np.asarray(values).astype(kind))
+            found.append(values)
         return found
 
     def _shapes(self) -> list[list[tuple[int, ...]]]:
         """Many rows; then a few, with other sizes of what is free besides."""
         one = self._sized(1, _SIZES[0])
-        rows = max(1, min(ROWS, _MOST_ELEMENTS // max(1, sum(math.prod(shape[1:]) for shape in one))))
+        rows = max(1, min(ROWS, MOST_NUMBERS // max(1, sum(math.prod(shape[1:]) for shape in one))))
         if self._rows is not None:
             return [self._sized(rows, _SIZES[0]), self._sized(3, _SIZES[1])]
         return [one] * math.ceil(rows / max([1, *(shape[0] for shape in one if shape)]))
