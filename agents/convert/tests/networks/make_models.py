@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "agents/convert")]
 from repoagent_convert.networks import network  # noqa: E402
 from repoagent_convert.networks import tensorflow as converters  # noqa: E402
 
+from agents.convert.tests.networks import pieces  # noqa: E402
 from repoagent.api import ConversionJob, ConversionSource  # noqa: E402
 
 converters.KerasConverter().prepare()
@@ -115,15 +116,15 @@ def hostile_module(attack: Callable[[Any], Any]) -> Callable[[Path], Any]:
     return write
 
 
-def while_it_is_opened(outside: Path) -> Callable[[Path], Any]:
-    """A model whose resource writes a file when it is restored."""
+def while_it_is_opened(attack: Callable[[], Any]) -> Callable[[Path], Any]:
+    """A model whose resource does something when it is restored."""
 
     class Resource(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc, name-defined, unused-ignore]
         def _create_resource(self) -> Any:
             return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[])
 
         def _initialize(self) -> None:
-            tf.io.write_file(f"{outside}/new", "x")
+            attack()
 
     def write(place: Path) -> None:
         module = Scores()
@@ -171,13 +172,21 @@ def write_hostile(directory: Path) -> None:
         ),
         "writes": hostile_module(lambda x: (tf.io.write_file(f"{outside}/new", "x"), x)[1]),
         "lists": hostile_module(lambda x: x * tf.cast(tf.size(tf.io.matching_files(f"{outside}/*")), x.dtype)),
-        "writes while it is opened": while_it_is_opened(outside),
+        "writes while it is opened": while_it_is_opened(lambda: tf.io.write_file(f"{outside}/new", "x")),
+        "function that tries all": while_it_is_opened(
+            lambda: tf.numpy_function(pieces.execute, [pieces.attack(outside)], tf.int64)
+        ),
     }.items():
         write(directory / name)
     given = keras.Input((6,))
-    for name, suffix in (("lambda", ".keras"), ("lambda of HDF5", ".h5")):
+    system = f"__import__('os').system({command!r})"
+    for name, suffix, code in (
+        ("lambda", ".keras", system),
+        ("lambda of HDF5", ".h5", system),
+        ("lambda that tries all", ".keras", f"exec({pieces.attack(outside)!r}, {{}})"),
+    ):
         (directory / name).mkdir(parents=True)
-        function = eval(f"lambda x: (__import__('os').system({command!r}), x)[1]")
+        function = eval(f"lambda x: ({code}, x)[1]")
         place = directory / name / f"model{suffix}"
         keras.Model(given, layers.Lambda(function, output_shape=(6,))(given)).save(place)
     for name, change in {
