@@ -1,7 +1,9 @@
 """A small ONNX model, and loads of it through the installed agent."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -10,6 +12,27 @@ from repoagent.testing import AgentHarness, Outcome
 from tests import onnx_models
 
 Load = Callable[..., Outcome]
+kinds: "Counter[tuple[str, str]]" = Counter()
+"""Framework, and what became of a kind of its models -> how many kinds; ``make models`` prints it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    """Count a test of one kind, which the mark ``kinds(outcome, framework)`` is for."""
+    report = yield
+    if report.when == "call" and not report.skipped and (mark := item.get_closest_marker("kinds")):
+        outcome, framework = mark.args
+        named = {"xgb": "XGBoost", "lgb": "LightGBM"}
+        prefix = item.name.partition("[")[2].partition(",")[0].partition("-")[0]
+        kinds[framework or named.get(prefix, prefix), outcome if report.passed else "silently wrong"] += 1
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line for each framework."""
+    for framework in sorted({one for one, _ in kinds}):
+        counts = (kinds[framework, one] for one in ("accepted", "refused by name", "silently wrong"))
+        terminalreporter.write_line("{}: accepted {}, refused by name {}, silently wrong {}".format(framework, *counts))
 
 
 @pytest.fixture

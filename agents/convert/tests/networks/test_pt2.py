@@ -251,6 +251,7 @@ def answers(program: Any, kind: Kind, given: dict[str, Any]) -> list[Any]:
     return [one.numpy() for one in torch.utils._pytree.tree_leaves(found)]
 
 
+@pytest.mark.kinds("accepted", "PyTorch")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_answers_as_torch_does(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
@@ -271,6 +272,7 @@ def test_a_kind_answers_as_torch_does(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.kinds("refused by name", "PyTorch")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_served_is_refused_by_name(name: str, tmp_path: Path) -> None:
     kind, text = REFUSED[name]

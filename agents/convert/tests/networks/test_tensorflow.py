@@ -117,6 +117,7 @@ def model_in(directory: Path) -> tuple[Path, str]:
     return file, "savedmodel" if file.name == "saved_model.pb" else "keras"
 
 
+@pytest.mark.kinds("accepted", "")
 @needs_models
 @pytest.mark.parametrize("name", HELD_OUT)
 def test_a_kind_is_converted_in_the_jail_and_answers_as_its_framework(name: str, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def build(directory: Path, **options: str) -> tuple[Any, ort.InferenceSession]:
     return product, ort.InferenceSession((target / "model.onnx").read_bytes(), providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.kinds("accepted", "CatBoost")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_answers_as_the_library_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -69,6 +70,7 @@ def test_a_kind_answers_as_the_library_does(name: str, tmp_path: Path, monkeypat
     assert (found["label"].ravel() == model.predict(held_out).ravel()).mean() > 0.99
 
 
+@pytest.mark.kinds("refused by name", "CatBoost")
 def test_categories_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [[str(one), float(two)] for one, two in zip(THREE[:100], X[:100, 1], strict=True)]

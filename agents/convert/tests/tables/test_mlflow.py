@@ -99,6 +99,7 @@ def test_each_flavour_leads_to_the_converter_of_its_file(folder: str, tmp_path: 
     assert (tmp_path / source.name).is_file()
 
 
+@pytest.mark.kinds("refused by name", "MLflow")
 @pytest.mark.parametrize("folder", ["pickle", "script"])
 def test_a_pickle_of_pytorch_is_refused_with_what_to_run(folder: str, tmp_path: Path) -> None:
     source = ConversionSource(put(folder, tmp_path), "MLmodel", "1/MLmodel")
@@ -108,6 +109,7 @@ def test_a_pickle_of_pytorch_is_refused_with_what_to_run(folder: str, tmp_path: 
         MlflowConverter().redirect(source, {})
 
 
+@pytest.mark.kinds("accepted", "MLflow")
 @pytest.mark.parametrize("folder", WITHOUT_LIBRARY)
 def test_a_folder_answers_in_a_server_that_lacks_its_library(folder: str, tmp_path: Path) -> None:
     root = tmp_path / "repository" / "m"

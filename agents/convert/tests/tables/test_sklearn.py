@@ -192,6 +192,7 @@ def answers(session: ort.InferenceSession, data: Any) -> dict[str, Any]:
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
 
 
+@pytest.mark.kinds("accepted", "scikit-learn")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_answers_as_the_library_does(name: str, tmp_path: Path) -> None:
     make, data, target = KINDS[name]
@@ -227,6 +228,7 @@ def test_what_is_missing_goes_where_the_library_sends_it(name: str, tmp_path: Pa
     np.testing.assert_allclose(numbers.squeeze(), known(rows), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.kinds("refused by name", "scikit-learn")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_expressed_is_refused_by_name(name: str, tmp_path: Path) -> None:
     make, data, target, text = REFUSED[name]

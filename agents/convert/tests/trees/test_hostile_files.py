@@ -76,6 +76,7 @@ def test_a_long_text_is_refused_before_it_is_taken_apart(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(in_full(3600, otherwise=300))
 @pytest.mark.parametrize(
     "name", ["xgb-categories-100.ubj", "xgb-multi-softprob.json", "lgb-categories.txt", "lgb-zero-as-missing.txt"]
 )

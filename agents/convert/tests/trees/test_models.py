@@ -33,6 +33,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.kinds("accepted", "")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
 def test_the_answers_are_those_of_the_library(name: str) -> None:
     model = Recorded(name)
@@ -44,6 +45,7 @@ def test_the_answers_are_those_of_the_library(name: str) -> None:
     assert difference <= 2e-6 * max(1, np.abs(model.answers).max())
 
 
+@pytest.mark.kinds("refused by name", "")
 @pytest.mark.parametrize(("name", "text"), REFUSED.items())
 def test_what_onnx_cannot_express_is_refused_by_name(name: str, text: str) -> None:
     model = Recorded(name)
