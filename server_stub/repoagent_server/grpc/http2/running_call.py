@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -59,6 +59,8 @@ class RunningCall:
         self._connection = connection
         self._stream = stream
         self._handler = stream.head.route.handler
+        self.caller: Final = stream.head.caller
+        """The client behind the call, where access is controlled."""
         self._assembly = Assembly(dispatcher.max_message)
         self._inbox: deque[tuple[Buffer, bool]] = deque()
         self._read = 0
@@ -120,35 +122,53 @@ class RunningCall:
         if self._hold.lags() and self._assembly.held and self._unread <= _UNREAD:
             self._give_up(RESOURCE_EXHAUSTED, HELD)
 
-    # What the context calls.
-
-    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        return self._stream.head.metadata()
+    # What the handler uses: of grpcio's ``ServicerContext`` what the handlers of this server need.
 
     @property
     def request_id(self) -> str:
+        """The client's ``x-request-id``, "" if there is none."""
         return self._stream.head.request_id
 
     @property
     def address(self) -> str:
+        """Where the connection comes from."""
         return self._connection.address
 
-    def finish(self, status: int, text: str) -> None:
-        self._connection.sender.finish(self._stream, status, text)
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Of the client: text, or bytes under names that end with ``-bin``."""
+        return tuple(self._stream.head.metadata())
+
+    async def abort(self, code: Any, details: str = "") -> None:
+        """End the call with a status of ``grpc.StatusCode``.
+
+        Raises:
+            Aborted: always.
+        """
+        self._finish(code.value[0], details)
+        raise Aborted
 
     def name_receipt(self, receipt: str) -> None:
+        """The answer names the receipt of what answered. Before its first message."""
         self._stream.fields += literal(RECEIPT, receipt.encode())
 
-    def hand_to(self, taker: Callable[[bytes], bool]) -> None:
+    def take_now(self, taker: Callable[[bytes], bool]) -> None:
+        """Hand small messages to ``taker`` as they come, while none waits for the handler.
+
+        A message that ``taker`` does not take waits for the handler, as all that follow it do.
+        """
         self._taker = taker
 
-    def send_now(self, message: bytes) -> bool:
-        """A message that is too large is not sent: :meth:`send` reports that."""
+    def write_now(self, message: bytes) -> bool:
+        """Send an encoded message if nothing is in its way, without a task's turn; False if it was not sent.
+
+        One that is too large is not: :meth:`write` reports that.
+        """
         if self._compresses or 0 <= self._dispatcher.max_message < len(message):
             return False
         return self._connection.sender.send_small(self._stream, message)
 
-    async def send(self, message: Any) -> None:
+    async def write(self, message: Any) -> None:
+        """Send a message; returns when the client has room for another one."""
         parts = await self._encoded(message)
         stream, connection = self._stream, self._connection
         coding = b"gzip" if self._compresses else b""
@@ -168,7 +188,7 @@ class RunningCall:
     async def _run(self) -> None:
         status, text = 0, ""
         try:
-            await self._answer(Context(self, self._stream.head.caller))
+            await self._answer()
         except Aborted:
             pass
         except MessageFault as fault:
@@ -180,9 +200,9 @@ class RunningCall:
             status, text = _UNKNOWN, f"unexpected {type(error).__name__}; the server's log has the details"
         finally:
             self._release()
-        self.finish(status, text)  # does nothing after an abort
+        self._finish(status, text)  # does nothing after an abort
 
-    async def _answer(self, context: "Context") -> None:
+    async def _answer(self) -> None:
         handler = self._handler
         method = next(
             method
@@ -190,16 +210,16 @@ class RunningCall:
             if method is not None
         )
         if handler.request_streaming:
-            answer = method(self._messages(), context)
+            answer = method(self._messages(), self)
         else:
-            answer = method(await self._only_message(), context)
+            answer = method(await self._only_message(), self)
         if inspect.isasyncgen(answer):
             async for message in answer:
-                await self.send(message)
+                await self.write(message)
             return
         message = await answer
         if not handler.response_streaming:
-            await self.send(message)
+            await self.write(message)
         self._connection.sender.begin(self._stream)
 
     async def _messages(self) -> AsyncIterator[Any]:
@@ -273,8 +293,11 @@ class RunningCall:
         self._give_up(*DEADLINE)
 
     def _give_up(self, status: int, text: str) -> None:
-        self.finish(status, text)
+        self._finish(status, text)
         self.lost()
+
+    def _finish(self, status: int, text: str) -> None:
+        self._connection.sender.finish(self._stream, status, text)
 
     def _release(self) -> None:
         if self._timer is not None:
@@ -308,57 +331,3 @@ _OVER: Final = _Over()
 
 class Aborted(Exception):
     """The handler has ended its call with a status."""
-
-
-class Context:
-    """What a handler sees of its call: of grpcio's ``ServicerContext`` what the handlers of this server use.
-
-    Belongs to the event loop.
-    """
-
-    def __init__(self, call: "RunningCall", caller: Any = None) -> None:
-        """``caller``: the client behind the call, where access is controlled."""
-        self._call = call
-        self.caller = caller
-
-    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Of the client: text, or bytes under names that end with ``-bin``."""
-        return tuple(self._call.metadata())
-
-    @property
-    def request_id(self) -> str:
-        """The client's ``x-request-id``, "" if there is none."""
-        return self._call.request_id
-
-    @property
-    def address(self) -> str:
-        """Where the connection comes from."""
-        return self._call.address
-
-    async def abort(self, code: Any, details: str = "") -> None:
-        """End the call with a status of ``grpc.StatusCode``.
-
-        Raises:
-            Aborted: always.
-        """
-        self._call.finish(code.value[0], details)
-        raise Aborted
-
-    def name_receipt(self, receipt: str) -> None:
-        """The answer names the receipt of what answered. Before its first message."""
-        self._call.name_receipt(receipt)
-
-    async def write(self, message: Any) -> None:
-        """Send a message; returns when the client has room for another one."""
-        await self._call.send(message)
-
-    def write_now(self, message: bytes) -> bool:
-        """Send an encoded message if nothing is in its way, without a task's turn; False if it was not sent."""
-        return self._call.send_now(message)
-
-    def take_now(self, taker: Callable[[bytes], bool]) -> None:
-        """Hand small messages to ``taker`` as they come, while none waits for the handler.
-
-        A message that ``taker`` does not take waits for the handler, as all that follow it do.
-        """
-        self._call.hand_to(taker)
