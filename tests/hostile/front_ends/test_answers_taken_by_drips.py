@@ -7,12 +7,13 @@ from typing import Any, Final
 import pytest
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.frames import ENHANCE_YOUR_CALM, PREFACE, RST_STREAM, number_frame
-from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
+from repoagent_server.grpc.http2.socket_protocol import SocketProtocol
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, Params, Route, Router
 from repoagent_server.shared.connections import Connections
+from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.reserve import Reserve
 
 from server_stub.tests.grpc.http2.conftest import Recorder, headers_frame
@@ -152,7 +153,7 @@ class _Grpc:
     def __init__(self, connections: Connections, reserve: Reserve) -> None:
         self.application = _Dispatcher(loop=asyncio.get_running_loop(), reserve=reserve)
         dispatcher: Any = self.application
-        self.protocol = SocketProtocol(dispatcher, connections, Times(keepalive=0.0))
+        self.protocol = SocketProtocol(dispatcher, connections, GrpcOptions(keepalive_time_ms=0))
         self.client = _Socket(_MIB)
         self.client.protocol = self.protocol
         self.protocol.connection_made(self.client)

@@ -4,7 +4,6 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, cast
 
 from repoagent_server.access import PeerIdentity
@@ -13,6 +12,7 @@ from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.shared.connections import Connections, address_of, write_pieces
+from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.reserve import Uptake
 
 _HIGH_WATER: Final = 1 << 20
@@ -23,26 +23,14 @@ _JITTER: Final = 0.1
 _UNAVAILABLE: Final = 14
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """In seconds; 0 is never, or no limit."""
-
-    rules: Rules = field(default_factory=Rules)
-    keepalive: float = 7200.0
-    keepalive_timeout: float = 20.0
-    pings_without_calls: bool = False
-    pings_without_data: int = 2
-    age: float = 0.0
-    age_grace: float = 0.0
-
-
 class SocketProtocol(asyncio.Protocol):
     """One connection. Belongs to ``connections`` of the same loop."""
 
-    def __init__(self, dispatcher: Dispatcher, connections: Connections, times: Times) -> None:
+    def __init__(self, dispatcher: Dispatcher, connections: Connections, options: GrpcOptions) -> None:
         self._loop = dispatcher.loop
         self._connections = connections
-        self._times = times
+        self._options = options
+        self._keepalive = options.keepalive_time_ms / 1000
         self._transport: asyncio.Transport | None = None
         self._heard = 0.0
         self._pinged = 0.0
@@ -58,7 +46,12 @@ class SocketProtocol(asyncio.Protocol):
         """What the transport holds, for which answers in queues hold nothing any more."""
         self._uptakes: dict[int, Uptake] = {}
         """Those of the streams whose answers wait."""
-        self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
+        rules = Rules(
+            options.http2_min_recv_ping_interval_without_data_ms / 1000,
+            options.http2_max_ping_strikes,
+            options.keepalive_permit_without_calls,
+        )
+        self.connection: Final = Connection(dispatcher, rules, dispatcher.reserve, self._loop.time)
         self.connection.sender.wake = self._wake
 
     # What the event loop calls.
@@ -74,10 +67,9 @@ class SocketProtocol(asyncio.Protocol):
         self.connection.address = address_of(transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         self._heard = self._loop.time()
-        times = self._times
-        self._after("keepalive", times.keepalive, self._keep_alive)
-        if times.age:
-            self._after("age", times.age * random.uniform(1 - _JITTER, 1 + _JITTER), self._grow_old)  # noqa: S311
+        self._after("keepalive", self._keepalive, self._keep_alive)
+        if age := self._options.max_connection_age_ms / 1000:
+            self._after("age", age * random.uniform(1 - _JITTER, 1 + _JITTER), self._grow_old)  # noqa: S311
         self.connection.control.open()
         self.flush()
 
@@ -86,7 +78,7 @@ class SocketProtocol(asyncio.Protocol):
         self._heard = self._loop.time()
         if self._pinged:
             self._pinged = 0.0  # it is there
-            self._after("keepalive", self._times.keepalive, self._keep_alive)
+            self._after("keepalive", self._keepalive, self._keep_alive)
         connection.sender.dirty = True  # it is written at the end of this
         connection.receive(data)
         self.flush()
@@ -251,33 +243,33 @@ class SocketProtocol(asyncio.Protocol):
 
     def _grow_old(self) -> None:
         self.part()
-        if self._times.age_grace:
-            self._after("grace", self._times.age_grace, self.abort)
+        if grace := self._options.max_connection_age_grace_ms / 1000:
+            self._after("grace", grace, self.abort)
 
     def _keep_alive(self) -> None:
         """Ping a client that has been silent; end the connection if that is not answered."""
-        connection, times, now = self.connection, self._times, self._loop.time()
+        now = self._loop.time()
         if self._pinged:
             self.abort()
             return
-        rest = self._heard + times.keepalive - now
+        rest = self._heard + self._keepalive - now
         if rest > 0:
             self._after("keepalive", rest, self._keep_alive)
         elif self._may_ping():
             self._pinged = now
-            connection.control.ping()
-            self._after("keepalive", times.keepalive_timeout, self._keep_alive)
+            self.connection.control.ping()
+            self._after("keepalive", self._options.keepalive_timeout_ms / 1000, self._keep_alive)
         else:
-            self._after("keepalive", times.keepalive, self._keep_alive)
+            self._after("keepalive", self._keepalive, self._keep_alive)
 
     def _may_ping(self) -> bool:
-        connection, times = self.connection, self._times
-        if not connection.streams and not times.pings_without_calls:
+        connection, most = self.connection, self._options.http2_max_pings_without_data
+        if not connection.streams and not self._options.keepalive_permit_without_calls:
             return False
         if connection.sender.answers != self._pings_at:
             self._pings_at, self._pings = connection.sender.answers, 0
         self._pings += 1
-        return not times.pings_without_data or self._pings <= times.pings_without_data
+        return not most or self._pings <= most
 
 
 def _nothing() -> None:

@@ -6,9 +6,8 @@ import socket
 from typing import Final
 
 from repoagent.errors import UnavailableError
-from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
-from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
+from repoagent_server.grpc.http2.socket_protocol import SocketProtocol
 from repoagent_server.http.listener import bound, bound_unix, ignore_new, is_unix, queued, release
 from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -39,7 +38,6 @@ class Http2Transport:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
-        self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)
         files = options.tls_files() if tls is None else None
         self.certificates = Certificates(files) if files is not None else tls
@@ -142,24 +140,7 @@ class Http2Transport:
         return self._plain() if self._tls is None else TlsChannel(self._tls, self._plain)
 
     def _plain(self) -> SocketProtocol:
-        return SocketProtocol(self._dispatcher, self._connections, self._times)
-
-
-def _times(options: GrpcOptions) -> Times:
-    rules = Rules(
-        options.http2_min_recv_ping_interval_without_data_ms / 1000,
-        options.http2_max_ping_strikes,
-        options.keepalive_permit_without_calls,
-    )
-    return Times(
-        rules,
-        options.keepalive_time_ms / 1000,
-        options.keepalive_timeout_ms / 1000,
-        options.keepalive_permit_without_calls,
-        options.http2_max_pings_without_data,
-        options.max_connection_age_ms / 1000,
-        options.max_connection_age_grace_ms / 1000,
-    )
+        return SocketProtocol(self._dispatcher, self._connections, self._options)
 
 
 def listening(address: str, port: int, reuse_port: bool) -> socket.socket:

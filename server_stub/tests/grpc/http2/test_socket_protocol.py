@@ -6,8 +6,9 @@ from typing import Any
 
 from hyperframe.frame import SettingsFrame, WindowUpdateFrame
 from repoagent_server.grpc.http2.frames import PREFACE
-from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
+from repoagent_server.grpc.http2.socket_protocol import SocketProtocol
 from repoagent_server.shared.connections import Connections
+from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.reserve import Reserve
 
 from .conftest import Recorder, Server, frames_of, headers_frame, message
@@ -47,7 +48,7 @@ class _Application(Recorder):
 
 async def test_what_waits_in_the_transport_is_held_until_the_client_takes_it_or_goes() -> None:
     application, transport = _Application(Reserve(1 << 30)), _Full()
-    protocol = SocketProtocol(application, Connections(application.loop, 60), Times())  # type: ignore[arg-type]
+    protocol = SocketProtocol(application, Connections(application.loop, 60), GrpcOptions())  # type: ignore[arg-type]
     protocol.connection_made(transport)
     wide = 1 << 30
     windows = SettingsFrame(settings={SettingsFrame.INITIAL_WINDOW_SIZE: wide, SettingsFrame.MAX_FRAME_SIZE: 1 << 23})
