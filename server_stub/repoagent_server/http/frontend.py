@@ -1,7 +1,6 @@
 """A front end: a socket, a thread with an event loop, and the connections that come in there."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import uvloop
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.http.connection import HttpConnection
-from repoagent_server.http.listener import bound, ignore_new, queued
+from repoagent_server.http.listener import bound, stop_accepting
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
@@ -25,7 +24,6 @@ from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
 from repoagent_server.tls.handshakes import Handshakes
 
 _FIRST_REQUEST_SECONDS: Final = 1.0
-_HANDSHAKE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ class HttpFrontend:
     def stop(self) -> None:
         """Close every connection and end the thread."""
         if self._running is not None and self._thread is not None:
-            self._running.loop.call_soon_threadsafe(self._running.server.done.set)
+            self._running.loop.call_soon_threadsafe(self._running.done.set)
             self._thread.join()
             self._running = None
         if self._certificates is not None:
@@ -145,10 +143,7 @@ class HttpFrontend:
             service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
             tls = self._tls_port(loop, connections, pools)
-            server = _Server(_protocols(service, connections, self._endpoint, tls), connections, own)
-            server.shared = self._endpoint.reuse_port
-            server.on_started = lambda: started.set_result(_Running(loop, server, service, connections, pools))
-            await server.serve(listener)
+            await _Running(loop, self._endpoint, service, connections, pools, tls, own).serve(listener, started)
 
     def _tls_port(self, loop: asyncio.AbstractEventLoop, connections: Connections, pools: Pools) -> TlsPort | None:
         if self._certificates is None:
@@ -158,96 +153,64 @@ class HttpFrontend:
 
 
 class _Running:
-    """A front end that serves."""
+    """A front end that serves: accepts connections until ``done`` is set, then ends them."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        server: "_Server",
+        endpoint: Endpoint,
         service: HttpService,
         connections: Connections,
         pools: Pools,
+        tls: TlsPort | None,
+        listener: socket.socket,
     ) -> None:
+        """``listener``: a copy of the socket, from which connections are taken over at the end."""
+        listener.setblocking(False)
         self.loop = loop
-        self._pools = pools
-        self.server = server
+        self.done = asyncio.Event()
+        self.in_flight = connections.in_flight
+        self._limits = endpoint.limits
+        self._shared = endpoint.reuse_port
+        """Whether other servers may listen on the same port."""
         self._service = service
         self._connections = connections
+        self._pools = pools
+        self._tls = tls
+        self._listener: socket.socket | None = listener
+        self._accepting: asyncio.Server | None = None
+
+    async def serve(self, listener: socket.socket, started: "Future[_Running]") -> None:
+        self._accepting = await self.loop.create_server(self._protocol, sock=listener, backlog=backlog())
+        started.set_result(self)
+        await self.done.wait()
+        await self._stop_listening()
+        await self._connections.close_all(_FIRST_REQUEST_SECONDS)
+        await self._connections.flushed()
 
     async def refuse(self) -> None:
         self._service.stopping = True
-        await self.server.stop_listening()
+        await self._stop_listening()
         # What is being read on its thread was let in: it reaches the core before the next turn of the loop.
         await self.loop.run_in_executor(self._pools.long, _nothing)
 
     async def part(self, timeout: float) -> None:
-        self.server.shared = False  # What would be left to other servers is on the socket that stays.
-        await self.server.stop_listening()
+        self._shared = False  # What would be left to other servers is on the socket that stays.
+        await self._stop_listening()
         self._service.parting = True
         await self._connections.gone(timeout)
 
-    @property
-    def in_flight(self) -> InFlight:
-        return self._connections.in_flight
+    async def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await stop_accepting(listener, self._accepting, self._protocol, shared=self._shared)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self._plain() if self._tls is None else TlsChannel(self._tls, self._plain)
+
+    def _plain(self) -> HttpConnection:
+        return HttpConnection(self._service, self._connections, self._limits)
 
 
 def _nothing() -> None:
     pass
-
-
-def _protocols(
-    service: HttpService, connections: Connections, endpoint: Endpoint, tls: TlsPort | None
-) -> Callable[[], asyncio.Protocol]:
-    """What makes the protocol of a new connection."""
-
-    def plain() -> HttpConnection:
-        return HttpConnection(service, connections, endpoint.limits)
-
-    return plain if tls is None else lambda: TlsChannel(tls, plain)
-
-
-class _Server:
-    """Accepts connections until ``done`` is set, then ends them."""
-
-    def __init__(
-        self, protocol: Callable[[], asyncio.Protocol], connections: Connections, listener: socket.socket
-    ) -> None:
-        listener.setblocking(False)
-        self._listener = listener
-        self.shared = False
-        """Whether other servers may listen on the same port."""
-        self._protocol = protocol
-        self._connections = connections
-        self.done = asyncio.Event()
-        self.on_started: Callable[[], None] = lambda: None
-        self._accepting: asyncio.Server | None = None
-
-    async def serve(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self._accepting = await loop.create_server(self._protocol, sock=listener, backlog=backlog())
-        self.on_started()
-        await self.done.wait()
-        await self._shut_down()
-
-    async def stop_listening(self) -> None:
-        """Accept no more connections. Those that the kernel has accepted for us would be reset: they are taken over.
-
-        Where another server listens on the port, too, no client may notice: what begins now is left to that server.
-        """
-        if self.shared and self._listener.fileno() >= 0 and ignore_new(self._listener):
-            await asyncio.sleep(_HANDSHAKE_SECONDS)  # those that have begun
-        if self._accepting is not None:
-            self._accepting.close()
-        await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
-        if self._listener.fileno() < 0:
-            return
-        with self._listener as listener:
-            waiting = list(queued(listener))
-        for connection in waiting:
-            with contextlib.suppress(OSError):  # the client has gone
-                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
-
-    async def _shut_down(self) -> None:
-        await self.stop_listening()
-        await self._connections.close_all(_FIRST_REQUEST_SECONDS)
-        await self._connections.flushed()

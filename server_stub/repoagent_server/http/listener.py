@@ -1,11 +1,12 @@
 """Listening sockets: how one is had, and how one is given up without a client that notices."""
 
+import asyncio
 import ctypes
 import errno
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ _DROP_SYN: Final = b"".join(
     for line in [(0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
 )
 
+_HANDSHAKE_SECONDS: Final = 0.1
 _SCHEME: Final = "unix:"
 _ABSTRACT: Final = "unix-abstract:"
 
@@ -150,3 +152,27 @@ def queued(listener: socket.socket) -> Iterator[socket.socket]:
             return
         connection.setblocking(False)
         yield connection
+
+
+async def stop_accepting(
+    listener: socket.socket,
+    server: asyncio.Server | None,
+    protocol: Callable[[], asyncio.Protocol],
+    *,
+    shared: bool,
+) -> None:
+    """Accept no more connections on ``listener``, a copy of the socket of ``server``, and close it.
+
+    Those that the kernel has accepted for us would be reset: they are taken over. Where another server listens on the
+    port, too, no client may notice: with ``shared``, what begins now is left to that server.
+    """
+    if shared and ignore_new(listener):
+        await asyncio.sleep(_HANDSHAKE_SECONDS)  # those that have begun
+    with listener:
+        if server is None:
+            return
+        server.close()
+        await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
+        for waiting in list(queued(listener)):
+            with suppress(OSError):  # the client has gone
+                await asyncio.get_running_loop().connect_accepted_socket(protocol, waiting)

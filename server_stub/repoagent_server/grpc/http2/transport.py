@@ -8,7 +8,7 @@ from typing import Final
 from repoagent.errors import UnavailableError
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol
-from repoagent_server.http.listener import bound, bound_unix, ignore_new, is_unix, queued, release
+from repoagent_server.http.listener import bound, bound_unix, is_unix, release, stop_accepting
 from repoagent_server.shared.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
@@ -18,7 +18,6 @@ from repoagent_server.tls.handshakes import Handshakes
 
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
-_NEW_SECONDS: Final = 0.1
 _PART_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.005
 
@@ -112,19 +111,11 @@ class Http2Transport:
         await self._connections.flushed()
 
     async def _stop_listening(self, *, others: bool = True) -> None:
-        """Accept no more connections; those that the kernel has accepted for us are taken over."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        if others and self._options.reuse_port and ignore_new(listener):
-            await asyncio.sleep(_NEW_SECONDS)
-        with listener:
-            if self._server is not None:
-                self._server.close()
-                await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
-                for waiting in list(queued(listener)):
-                    with contextlib.suppress(OSError):  # the client has gone
-                        await self._loop.connect_accepted_socket(self._protocol, waiting)
+        shared = others and self._options.reuse_port
+        await stop_accepting(listener, self._server, self._protocol, shared=shared)
         release(self._options.address, self._options.port)
 
     def _parted(self) -> bool:
