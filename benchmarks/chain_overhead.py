@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from measures import in_turns, options_of
+from measures import in_turns, options_of, table
 from repoagent_attest.attestor import DsseAttestor
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
@@ -74,10 +74,9 @@ def main() -> int:
         found = in_turns(takes, rounds, warm=1)  # the first round imports and warms up
         medians = [statistics.median(times) * 1000 for times in found.values()]
     print(f"load and unload of one model, median of {rounds} rounds")
-    print(f"{'agents':>6}  {'ms':>8}  {'ms more than none, per agent':>28}")
-    for agents, milliseconds in enumerate(medians):
-        each = f"{(milliseconds - medians[0]) / agents:28.3f}" if agents else f"{'-':>28}"
-        print(f"{agents:>6}  {milliseconds:8.3f}  {each}")
+    more = ["-", *(f"{(taken - medians[0]) / agents:.3f}" for agents, taken in enumerate(medians) if agents)]
+    rows = [(agents, f"{taken:.3f}", more[agents]) for agents, taken in enumerate(medians)]
+    print(table(("agents", "ms", "ms more than none, per agent"), rows))
     with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
         protected(Path(scratch), options.mib, cold=options.cold)
     cost = (medians[MOST] - medians[0]) / MOST

@@ -6,12 +6,11 @@ It needs a little more than twice that much memory: the file's content and ONNX 
 Each tensor is below 2 GiB: a larger one ONNX Runtime takes only from a file on a disk.
 """
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
-from measures import status_bytes
+from measures import options_of, status_bytes
 from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
@@ -56,15 +55,8 @@ def refuse() -> Path:
     raise AssertionError("the model was about to be written to a disk")
 
 
-def peak() -> int:
-    """The most bytes that were resident; ``ru_maxrss`` would begin with the memory of whatever started this."""
-    return status_bytes("VmHWM")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=2.5)
-    rows = int(parser.parse_args().gib * 2**30) // (WIDTH * 4 * TABLES)
+    rows = int(options_of(__doc__, gib=2.5).gib * 2**30) // (WIDTH * 4 * TABLES)
     weights = np.zeros((TABLES * rows, WIDTH), np.float32)
     weights[rows - 1 :: rows] = [[1], [2], [4], [8]]
     files = MemoryFiles({"1/model.onnx": table_model(rows), "1/weights.bin": weights.tobytes()}, refuse)
@@ -77,7 +69,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     answer = runner.run({"x": Tensor.of(np.array([rows - 1]))}, ())["y"].array
     assert (answer == 15).all()
-    most = peak() / 2**30
+    most = status_bytes("VmHWM") / 2**30  # ru_maxrss would begin with the memory of whatever started this
     print(f"{size / 2**30:.2f} GiB of weights loaded from memory in {seconds:.1f} s; peak resident {most:.1f} GiB")
 
 

@@ -5,14 +5,15 @@ costs of its own, which this does not show. CPU time is that of the calling thre
 machine does.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import onnxruntime
+from measures import in_turns, options_of, table
 from onnx import TensorProto, helper
 from onnx_models import onnx_model
 
@@ -67,10 +68,7 @@ def _microseconds(call: Callable[[], object], calls: int) -> tuple[float, float]
 
 def main() -> None:
     """Print the medians of several rounds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
+    options = options_of(__doc__, calls=2000, rounds=7)
     model = _model()
     calls = {
         "session.run": _bare(model),
@@ -78,15 +76,14 @@ def main() -> None:
         "tensorrt, two runs on their way": _runner(model, "max_batch_size: 8 dynamic_batching { }"),
         "tensorrt, CUDA graphs": _runner(model, "max_batch_size: 1 optimization { cuda { graphs: true } }"),
     }
-    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for _ in range(arguments.rounds):
-        for name, call in calls.items():
-            rounds[name].append(_microseconds(call, arguments.calls))
-    best = {name: [min(part) for part in zip(*found, strict=True)] for name, found in rounds.items()}
+    takes = {name: partial(_microseconds, call, options.calls) for name, call in calls.items()}
+    best = {name: [*map(min, zip(*found, strict=True))] for name, found in in_turns(takes, options.rounds).items()}
     bare_wall, bare_cpu = best["session.run"]
-    print(f"{'microseconds a call':34} {'time':>7} {'more':>7} {'CPU':>7} {'more':>7}")
-    for name, (wall, cpu) in best.items():
-        print(f"{name:34} {wall:7.1f} {wall - bare_wall:+7.1f} {cpu:7.1f} {cpu - bare_cpu:+7.1f}")
+    rows = [
+        (name, f"{wall:.1f}", f"{wall - bare_wall:+.1f}", f"{cpu:.1f}", f"{cpu - bare_cpu:+.1f}")
+        for name, (wall, cpu) in best.items()
+    ]
+    print(table(("microseconds a call", "time", "more", "CPU", "more"), rows))
 
 
 if __name__ == "__main__":

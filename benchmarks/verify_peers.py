@@ -24,25 +24,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import measures
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from measures import columns, fill, in_turns, options_of, size_of, table
 from servers import report_missing
 
+from agents.verify.tests.issuing import issue, key_pem, public_pem
 from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore
 from agents.verify.tests.sigstore_servers import SigstoreServers, token
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 OURS = Path(sys.executable).with_name("repoagent")
 RANGE = 64 << 20
-PEM = serialization.Encoding.PEM
 INSIDE = """
 import json, sys, time
 from pathlib import Path
@@ -150,55 +146,35 @@ def run(command: Sequence[str | Path]) -> bool:
 def methods(scratch: Path) -> list[Method]:
     found = []
     for name, curve in CURVES.items():
-        private, public = scratch / f"{name}.key", scratch / f"{name}.pub"
-        write_key(ec.generate_private_key(curve), private, public)
-        key, trusted = ["--private_key", str(private)], ["--public_key", str(public)]
-        found.append(
-            Method(name, ["--key", str(private)], ["key", *key], ["--public-key", str(public)], ["key", *trusted])
-        )
+        private, public = write_key(ec.generate_private_key(curve), scratch / name)
+        key, trusted = ["--private_key", private], ["--public_key", public]
+        found.append(Method(name, ["--key", private], ["key", *key], ["--public-key", public], ["key", *trusted]))
     return [*found, certificate_method(scratch)]
 
 
-def write_key(key: ec.EllipticCurvePrivateKey, private: Path, public: Path) -> None:
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    private.write_bytes(key.private_bytes(PEM, form, plain))
-    public.write_bytes(key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+def write_key(key: ec.EllipticCurvePrivateKey, place: Path) -> tuple[str, str]:
+    """The files of both halves."""
+    private, public = place.with_suffix(".key"), place.with_suffix(".pub")
+    private.write_bytes(key_pem(key))
+    public.write_bytes(public_pem(key))
+    return str(private), str(public)
 
 
 def certificate_method(scratch: Path) -> Method:
-    root_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP256R1())
-    root = certificate("root", "root", root_key.public_key(), root_key, authority=True)
-    leaf = certificate("leaf", "root", key.public_key(), root_key, authority=False)
-    paths = {name: scratch / f"{name}.pem" for name in ("root", "leaf", "key", "pub")}
-    write_key(key, paths["key"], paths["pub"])
-    paths["root"].write_bytes(root.public_bytes(PEM))
-    paths["leaf"].write_bytes(leaf.public_bytes(PEM))
-    chain = ["--certificate_chain", str(paths["root"])]
+    authority = issue("root", authority=True)
+    signer = issue("leaf", authority)
+    root, leaf = scratch / "root.pem", scratch / "leaf.pem"
+    root.write_bytes(authority.pem)
+    leaf.write_bytes(signer.pem)
+    private, _ = write_key(signer.key, scratch / "leaf")
+    chain = ["--certificate_chain", str(root)]
     return Method(
         "certificate",
-        ["--key", str(paths["key"]), "--certificate", str(paths["leaf"])],
-        ["certificate", "--private_key", str(paths["key"]), "--signing_certificate", str(paths["leaf"]), *chain],
-        ["--certificate", str(paths["root"])],
+        ["--key", private, "--certificate", str(leaf)],
+        ["certificate", "--private_key", private, "--signing_certificate", str(leaf), *chain],
+        ["--certificate", str(root)],
         ["certificate", *chain],
     )
-
-
-def certificate(
-    subject: str, issuer: str, public: ec.EllipticCurvePublicKey, key: ec.EllipticCurvePrivateKey, *, authority: bool
-) -> x509.Certificate:
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name(issuer)).public_key(public)
-    builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
-    builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
-    usage = x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
-    builder = builder.add_extension(usage, True)
-    if not authority:
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
-    return builder.sign(key, hashes.SHA384())
 
 
 def compare_speed(peer: str, scratch: Path, size: int, files: int, rounds: int) -> None:
