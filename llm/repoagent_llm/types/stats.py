@@ -1,9 +1,8 @@
 """Statistics per iteration and per request, and their JSON forms."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from repoagent_llm.types import rules
 from repoagent_llm.types.enums import RequestStage
@@ -16,13 +15,22 @@ _double = Annotated[float, rules.double]
 _flag = Annotated[bool, rules.boolean]
 
 
+_OTHER_NAMES: Final = {"specdec_stats": "specDecodingStats"}
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join("MS" if word == "ms" else word.capitalize() for word in rest)
 
 
-def _as_json(record: Record | None, names: Iterable[str]) -> dict[str, Any] | None:
-    return None if record is None else {_camel(name): getattr(record, name) for name in names}
+def _as_json(value: Any) -> Any:
+    """A record as the names of its fields in C++ and their values; a part that is absent is null."""
+    if isinstance(value, Record):
+        names = value.__record__.rules
+        return {_OTHER_NAMES.get(name) or _camel(name): _as_json(getattr(value, name)) for name in names}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    return value.name if isinstance(value, RequestStage) else value
 
 
 @dataclass(eq=False)
@@ -110,14 +118,7 @@ class IterationStats(Record):
 
     def to_json_str(self) -> str:
         """One JSON object; a part that is absent is null."""
-        plain = [name for name in self.__record__.rules if not name.endswith("_stats")]
-        body = {**(_as_json(self, plain) or {})}
-        for name in ("kv_cache_stats", "cross_kv_cache_stats", "static_batching_stats", "inflight_batching_stats"):
-            part = getattr(self, name)
-            body[_camel(name)] = None if part is None else _as_json(part, part.__record__.rules)
-        specdec = self.specdec_stats
-        body["specDecodingStats"] = None if specdec is None else _as_json(specdec, specdec.__record__.rules)
-        return json.dumps(body)
+        return json.dumps(_as_json(self))
 
 
 @dataclass(eq=False)
@@ -148,16 +149,7 @@ class RequestStats(Record):
 
     def to_json_str(self) -> str:
         """One JSON object, the stage as its name."""
-        return json.dumps(request_json(self))
-
-
-def request_json(stats: RequestStats) -> dict[str, Any]:
-    """The JSON form of one request's statistics."""
-    body = _as_json(stats, stats.__record__.rules) or {}
-    serving = stats.dis_serving_stats
-    body["stage"] = stats.stage.name
-    body["disServingStats"] = None if serving is None else _as_json(serving, serving.__record__.rules)
-    return body
+        return json.dumps(_as_json(self))
 
 
 @dataclass(eq=False)
@@ -171,7 +163,7 @@ class RequestStatsPerIteration(Record):
 
     def to_json_str(self) -> str:
         """One JSON object with the keys iter and requestStats."""
-        return json.dumps({"iter": self.iter, "requestStats": [request_json(item) for item in self.request_stats]})
+        return json.dumps(_as_json(self))
 
 
 @dataclass(eq=False)
