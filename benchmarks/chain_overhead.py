@@ -40,7 +40,9 @@ from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
-from repoagent.storage import Cache, ModelSource, WorkspaceRoot, open_source
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing import AgentHarness, FakeKeys
 
 LIMIT_MS = 1.0

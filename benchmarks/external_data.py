@@ -17,7 +17,7 @@ from repoagent.config import normalize, read_text
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage import MemoryFiles
+from repoagent.storage.files.files import MemoryFiles
 
 WIDTH = 256
 TABLES = 4

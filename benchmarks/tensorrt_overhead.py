@@ -22,7 +22,7 @@ from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage import MemoryFiles
+from repoagent.storage.files.files import MemoryFiles
 from tests.engines.standin import StandInPlan, StandInPlatform
 
 WIDTH = 64

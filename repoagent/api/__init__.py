@@ -24,7 +24,7 @@ from repoagent.api.model import AgentModel, Cache, Parameters, read_key, read_to
 from repoagent.api.opened_files import OpenedFiles, opened_files
 from repoagent.api.report import Action, ActionReport, ArtifactType, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
-from repoagent.beneath import (
+from repoagent.beneath.opening import (
     TreeEntry,
     held_beneath,
     list_beneath,
@@ -32,9 +32,9 @@ from repoagent.beneath import (
     read_beneath,
     read_small_file,
     status_beneath,
-    unchanged,
     walk_beneath,
 )
+from repoagent.beneath.unchanged import unchanged
 from repoagent.errors import (
     AlreadyExistsError,
     CancelledError,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from repoagent.beneath import open_beneath
+from repoagent.beneath.opening import open_beneath
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

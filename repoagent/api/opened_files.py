@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from repoagent.beneath import list_beneath, read_beneath
+from repoagent.beneath.opening import list_beneath, read_beneath
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

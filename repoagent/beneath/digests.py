@@ -20,8 +20,6 @@ from repoagent.beneath.opening import open_beneath, shown
 from repoagent.beneath.unchanged import FileState, file_state, wait_for_clock
 from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedError
 
-__all__ = ["FileRange", "Hasher", "digest_files", "digest_ranges", "new_hasher", "tree_digest"]
-
 BUFFER_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 512 << 10
 """Of each of the two buffers of a large file. The processor's caches hold what one thread read until the other one

@@ -123,7 +123,7 @@ class _Planner:
 
 
 def _fetch(loader: "Loader", resources: ExitStack) -> dict[str, Any]:
-    from repoagent.storage import open_source
+    from repoagent.storage.repositories.sources import open_source
 
     empty = resources.enter_context(tempfile.TemporaryDirectory(prefix="repoagent-fetch-"))
     interrupted = interrupt_flag()

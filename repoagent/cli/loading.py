@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
     from repoagent.loader.plugins import PluginManager
-    from repoagent.storage import ModelSource
+    from repoagent.storage.repositories.sources import ModelSource
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNCHECKED: Final = (
@@ -97,7 +97,7 @@ def open_model(model: str, filesystems: Mapping[str, str], limits: "Limits") -> 
         NotFoundError: there is none.
         InvalidArgumentError: it is a repository.
     """
-    from repoagent.storage import Repository
+    from repoagent.storage.repositories.sources import Repository
 
     trimmed = model.rstrip("/")
     if "://" not in trimmed:

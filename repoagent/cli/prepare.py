@@ -107,7 +107,7 @@ def _refuse_nested(models: "Sequence[str]", directories: "Sequence[Path]", files
     for outer, inner in permutations([directory.resolve() for directory in directories], 2):
         if inner.is_relative_to(outer):
             raise InvalidArgumentError(f"{inner} is or lies in {outer}; each model needs a directory of its own")
-    from repoagent.storage import open_source
+    from repoagent.storage.repositories.sources import open_source
 
     sources = [open_source("model", model, filesystems=filesystems) for model in models]
     for model in (Path(source.root).resolve() for source in sources if not source.is_remote):

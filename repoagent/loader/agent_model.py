@@ -11,7 +11,8 @@ from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
 from repoagent.api.report import Action, ArtifactType
-from repoagent.beneath import file_state, status_beneath
+from repoagent.beneath.opening import status_beneath
+from repoagent.beneath.unchanged import file_state
 from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.api.attesting import Attestation, AttestedLoad, Attestor, AttestorOptions
 from repoagent.api.report import LoadReport
-from repoagent.beneath import walk_beneath
+from repoagent.beneath.opening import walk_beneath
 from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.loader.discovery import AgentInfo, AgentRegistry

@@ -18,7 +18,7 @@ from repoagent.api.converters import (
     Product,
     Progressing,
 )
-from repoagent.beneath import status_beneath
+from repoagent.beneath.opening import status_beneath
 from repoagent.config import ModelConfig
 from repoagent.errors import (
     CancelledError,

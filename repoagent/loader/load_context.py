@@ -12,8 +12,9 @@ from typing import Final
 
 from repoagent.api.report import amount_text
 from repoagent.audit import NO_AUDIT, Audit
-from repoagent.beneath import file_state, status_beneath
 from repoagent.beneath.kept_digests import KeptDigests
+from repoagent.beneath.opening import status_beneath
+from repoagent.beneath.unchanged import file_state
 from repoagent.config import ModelConfig
 from repoagent.config.pbtxt import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError

@@ -13,7 +13,8 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from repoagent.beneath import Watched, walk_beneath
+from repoagent.beneath.opening import walk_beneath
+from repoagent.beneath.unchanged import Watched
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 
 

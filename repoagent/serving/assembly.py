@@ -19,7 +19,7 @@ from repoagent.serving.scheduling.response_cache import open_response_cache
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
-from repoagent.storage import Repository
+from repoagent.storage.repositories.sources import Repository
 
 if TYPE_CHECKING:
     from repoagent.loader.load_context import Progress

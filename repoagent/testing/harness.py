@@ -29,7 +29,11 @@ from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager, key_providers
-from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.files.files import ModelFiles
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.secrets.keys import KeyProvider
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
 from repoagent.testing.leftovers import workspace_leftovers
 from repoagent.testing.tested_agents import TestedAgents

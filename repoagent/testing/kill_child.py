@@ -20,7 +20,7 @@ from typing import Any
 from repoagent.config import agent_entries, read_text
 from repoagent.errors import RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing.faults import FaultInjection
 from repoagent.testing.harness import AgentHarness
 from repoagent.testing.remote import remote_source

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
-from repoagent.storage import Cache, WorkspaceRoot
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing.faults import Point
 from repoagent.testing.harness import memory_directory
 from repoagent.testing.kill_child import Job

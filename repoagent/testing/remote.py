@@ -6,7 +6,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from repoagent.storage import ModelSource
+from repoagent.storage.repositories.sources import ModelSource
 
 
 class RemoteFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types

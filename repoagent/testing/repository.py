@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from repoagent.config import ModelConfig, read_text, write_text
-from repoagent.storage import ModelSource, join_inside, open_source
+from repoagent.storage.paths.names import join_inside
+from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.testing.remote import remote_source
 
 Files = Mapping[str, bytes]

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repoagent.beneath import (
+from repoagent.beneath import opening
+from repoagent.beneath.opening import (
     DEEPEST,
-    Watched,
     held_beneath,
     list_beneath,
     open_beneath,
     open_directory,
-    opening,
     read_beneath,
     read_small_file,
     status_beneath,
     walk_beneath,
 )
+from repoagent.beneath.unchanged import Watched
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 from repoagent.storage.transfer.snapshot import snapshot
 from tests.descriptors import descriptors_beneath

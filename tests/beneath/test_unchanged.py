@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.beneath import unchanged
+from repoagent.beneath.unchanged import unchanged
 from repoagent.errors import UnavailableError, UnsafePathError
 
 

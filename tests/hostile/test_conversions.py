@@ -16,7 +16,7 @@ import pytest
 
 from repoagent.errors import CancelledError
 from repoagent.limits import Limits
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting, converting, marks
 from tests.loader.converting.samples import CONVERTERS
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 _PROGRAM: Final = """
 import json, sys
 from pathlib import Path
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting, converting
 from tests.loader.converting.samples import CONVERTERS

@@ -18,12 +18,12 @@ from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_verify.cli import verify_command
 
 from agents.verify.tests.issuing import public_pem
-from repoagent.beneath import DEEPEST, list_beneath
+from repoagent.beneath.opening import DEEPEST, list_beneath
 from repoagent.config import read_text
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsafePathError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.core import ControlMode, ServingCore
-from repoagent.storage import DirectoryFiles
+from repoagent.storage.files.files import DirectoryFiles
 from repoagent.storage.transfer.snapshot import snapshot
 from repoagent.testing import AgentHarness, FakeKeys, FaultInjection, write_files
 from tests.hostile.conftest import NewCore

@@ -17,7 +17,8 @@ from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.public_text import hide_url
-from repoagent.storage import ModelSource, WorkspaceRoot, open_source
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing import write_files
 from repoagent.testing.faults import FaultInjection
 from repoagent.testing.tested_agents import TestedAgents

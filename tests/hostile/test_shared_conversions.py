@@ -21,9 +21,11 @@ from repoagent.loader.converting.shared import Trust, open_shared
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
-from repoagent.storage import Cache, WorkspaceRoot, open_source
+from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.filesystems import open_filesystem
+from repoagent.storage.repositories.sources import open_source
 from repoagent.storage.repositories.url import parse_url
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing import write_files
 from repoagent.testing.faults import FaultInjection
 from repoagent.testing.tested_agents import TestedAgents

@@ -20,7 +20,8 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage import DirectoryFiles, MemoryFiles, MemorySource, ModelFiles, ModelSource
+from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles
+from repoagent.storage.repositories.sources import MemorySource, ModelSource
 from tests.onnx_models import model_bytes
 
 OnnxMaker = Callable[..., bytes]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from repoagent.storage import Cache
+from repoagent.storage.cache.cache import Cache
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.testing.leftovers import cache_faults, files_holding, held_locks, workspace_leftovers
 

@@ -13,7 +13,7 @@ from repoagent.loader.attesting import AttestSettings
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import write_files
 
 NewLoader = Callable[..., Loader]

@@ -20,7 +20,7 @@ from repoagent_attest.cli import attest_group
 from agents.attest.tests.conftest import Load, NewLoader
 from repoagent.api.envelopes import sign
 from repoagent.config import ModelConfig
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from tests.file_server import FileServer, Request
 
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { "SHA256:1/model.py" = "%s" } }]\n'

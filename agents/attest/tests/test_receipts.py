@@ -25,7 +25,7 @@ from repoagent.api.envelopes import key_id, read_private_key, sign
 from repoagent.audit.log import AuditLog
 from repoagent.errors import AgentError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.loader.policy.rules import Policy, read_policy
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 
 DIGEST = hashlib.sha256(b"code").hexdigest()
 

@@ -17,7 +17,7 @@ from securesystemslib.signer._signer import SIGNER_FOR_URI_SCHEME
 from agents.attest.tests.conftest import NewLoader
 from repoagent.api.envelopes import key_id, read_public_key, sign, verify
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 
 SECRET = "a-credential-of-the-operator"
 KEYS = [

@@ -21,7 +21,8 @@ from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.load_context import Services
 from repoagent.loader.loader import Loader
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.storage import Cache, open_source
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.sources import open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 Load = Callable[..., LoadReport]

@@ -19,7 +19,7 @@ from vllm.lora.resolver import LoRAResolver
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
-    from repoagent.storage import Repository
+    from repoagent.storage.repositories.sources import Repository
 
 logger = logging.getLogger("vllm.repoagent")
 
@@ -154,7 +154,7 @@ class AgentResolver(LoRAResolver):  # type: ignore[misc]  # vLLM is not there wh
         from repoagent.audit.log import AuditLog
         from repoagent.loader.assembly import LoaderOptions, open_loader
         from repoagent.loader.plugins import PluginManager
-        from repoagent.storage import Repository
+        from repoagent.storage.repositories.sources import Repository
 
         settings = self._settings
         with ExitStack() as opened:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.beneath import read_beneath
+from repoagent.beneath.opening import read_beneath
 from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.limits import Limits
 from repoagent.nested_text import read_json

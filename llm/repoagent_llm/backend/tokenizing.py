@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import tokenizers
 
-from repoagent.beneath import open_beneath, read_up_to
+from repoagent.beneath.opening import open_beneath, read_up_to
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent_llm.guidance.vocabulary import token_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.beneath import held_beneath, list_beneath, read_beneath
+from repoagent.beneath.opening import held_beneath, list_beneath, read_beneath
 from repoagent.converters.option_values import choice, number, truth
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.installing import install_hint

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from repoagent.beneath import open_beneath, relative_parts
+from repoagent.beneath.opening import open_beneath, relative_parts
 from repoagent.errors import UnsafePathError
 from repoagent.nested_text import read_json
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, shown

@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from repoagent.beneath import open_beneath, read_up_to
+from repoagent.beneath.opening import open_beneath, read_up_to
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.types.executor_errors import DecoderError
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.beneath import open_beneath
+from repoagent.beneath.opening import open_beneath
 from repoagent.nested_text import read_json
 from repoagent_llm.runner.decoder_spec import PAGED_TYPE, DecoderSpec, Section
 from repoagent_llm.types.executor_errors import DecoderError

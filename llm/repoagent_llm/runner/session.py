@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from repoagent.beneath import open_beneath
+from repoagent.beneath.opening import open_beneath
 from repoagent.errors import InvalidArgumentError
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent_llm.runner import surgery

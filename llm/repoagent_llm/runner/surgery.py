@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
-from repoagent.beneath import open_beneath, read_up_to
+from repoagent.beneath.opening import open_beneath, read_up_to
 from repoagent.errors import RepoAgentError
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent_llm.runner.external_data import hold_inner_tensors, outside_files

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.beneath import open_beneath
+from repoagent.beneath.opening import open_beneath
 from repoagent.engines.cuda import find_platform
 from repoagent.engines.cuda.memory import Pair
 from repoagent.engines.plan_description import MOST_BYTES, STATEMENT_SUFFIX, check_digest

@@ -20,7 +20,7 @@ from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.requests.request import Asked, InferRequest
-from repoagent.storage import DirectoryFiles
+from repoagent.storage.files.files import DirectoryFiles
 
 ENDLESS = 29_000
 

@@ -29,8 +29,8 @@ from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
 from repoagent.serving.versions.reuse import Built, Present, contents_of
-from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.names import NAME_BYTES
+from repoagent.storage.repositories.sources import MemorySource, ModelSource
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport

@@ -17,7 +17,8 @@ from repoagent.serving.versions.reuse import Built
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-    from repoagent.storage import Fingerprint, ModelSource
+    from repoagent.storage.repositories.listing import Fingerprint
+    from repoagent.storage.repositories.sources import ModelSource
 
 logger = logging.getLogger(__name__)
 

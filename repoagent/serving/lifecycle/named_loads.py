@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from repoagent.beneath import shown
+from repoagent.beneath.opening import shown
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits

@@ -30,7 +30,7 @@ from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest, ModelId
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
-from repoagent.storage import Fingerprint
+from repoagent.storage.repositories.listing import Fingerprint
 
 logger = logging.getLogger(__name__)
 

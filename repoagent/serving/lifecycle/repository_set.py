@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.requests.request import ModelId
-from repoagent.storage import ModelSource, Repository
+from repoagent.storage.repositories.sources import ModelSource, Repository
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.versions.instance_set import InstanceChange
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
-from repoagent.storage import FileEntry, fingerprint_of
 from repoagent.storage.files.files import ModelFiles
+from repoagent.storage.repositories.listing import FileEntry, fingerprint_of
 from repoagent.storage.repositories.sources import version_numbers
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from repoagent.beneath import Watched, list_beneath, open_beneath, relative_parts, status_beneath
+from repoagent.beneath.opening import list_beneath, open_beneath, relative_parts, status_beneath
+from repoagent.beneath.unchanged import Watched
 from repoagent.errors import NotFoundError, UnavailableError
 from repoagent.storage.paths.faults import full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree, join_inside

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from repoagent.beneath import relative_parts, shown
+from repoagent.beneath.opening import relative_parts, shown
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
 NAME_BYTES: Final = 255

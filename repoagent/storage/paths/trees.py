@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from repoagent.beneath import check_depth
+from repoagent.beneath.opening import check_depth
 from repoagent.errors import InternalError, UnsafePathError
 
 _MANY: Final = 64

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from repoagent.beneath import check_depth
+from repoagent.beneath.opening import check_depth
 from repoagent.errors import InvalidArgumentError, NotFoundError, UnsafePathError
 from repoagent.limits import Limits
 from repoagent.storage.paths.names import check_tree

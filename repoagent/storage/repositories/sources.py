@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from repoagent.api.report import ArtifactType
-from repoagent.beneath import open_beneath, read_up_to
+from repoagent.beneath.opening import open_beneath, read_up_to
 from repoagent.errors import ConfigError, NotFoundError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.public_text import hide, hide_url

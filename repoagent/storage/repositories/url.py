@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from repoagent.beneath import read_small_file
+from repoagent.beneath.opening import read_small_file
 from repoagent.errors import InvalidArgumentError, NotFoundError, UnsafePathError
 from repoagent.nested_text import read_json
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from repoagent.beneath import read_small_file
+from repoagent.beneath.opening import read_small_file
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.programs import mark_secret, run_program

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from repoagent.beneath import check_depth, check_file
+from repoagent.beneath.opening import check_depth, check_file
 from repoagent.errors import CancelledError, UnsafePathError
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.paths.trees import tree_size

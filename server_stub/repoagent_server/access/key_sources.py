@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.beneath import read_small_file
+from repoagent.beneath.opening import read_small_file
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.web import WebClient, WebError, origin_of
 from repoagent_server.access.tokens import ALGORITHMS, MOST_BYTES, read_key_set

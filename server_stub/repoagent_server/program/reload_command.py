@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from repoagent.beneath import read_beneath
+from repoagent.beneath.opening import read_beneath
 from repoagent.errors import NotFoundError, UnavailableError, UnsupportedError
 from repoagent.nested_text import read_json
 

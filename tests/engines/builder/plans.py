@@ -18,7 +18,7 @@ from repoagent.loader.conversion import cache_key
 from repoagent.loader.converting.build_process import build_in_child
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.registry import option_values
-from repoagent.storage import Cache
+from repoagent.storage.cache.cache import Cache
 
 MUST_RUN: Final = "REPOAGENT_TESTS_NEED_TENSORRT"
 """The environment variable that makes a failure of what is skipped where there is no TensorRT."""

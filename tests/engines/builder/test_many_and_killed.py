@@ -19,7 +19,7 @@ from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.plan_description import check_digest
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import RepoAgentError
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.builder.plans import need_tensorrt
@@ -55,7 +55,7 @@ _HELD: Final = {("onnx", "tensorrt"): f"{__name__}:{Held.__name__}"}
 _PROGRAM: Final = """
 import hashlib, json, os, signal, sys
 from pathlib import Path
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.engines.builder.test_many_and_killed import _HELD, _IN_A_BUILD, builders
 

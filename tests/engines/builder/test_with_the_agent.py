@@ -15,7 +15,8 @@ from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probe import Findings
 from repoagent.errors import CancelledError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
-from repoagent.storage import MemoryFiles, open_source
+from repoagent.storage.files.files import MemoryFiles
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.builder.plans import need_tensorrt

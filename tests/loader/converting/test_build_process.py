@@ -11,7 +11,7 @@ from repoagent.errors import CancelledError
 from repoagent.limits import Limits
 from repoagent.loader.converting.build_process import _Watch
 from repoagent.loader.converting.messages import parse
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS

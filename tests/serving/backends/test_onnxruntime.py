@@ -23,7 +23,7 @@ from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.onnxruntime.backend import _TYPES, run_options, session_options
 from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.storage import DirectoryFiles
+from repoagent.storage.files.files import DirectoryFiles
 
 CPU = InstanceSpec("m_0", "CPU")
 FileMaker = Callable[[Mapping[str, bytes]], Any]

@@ -6,7 +6,7 @@ import pytest
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from repoagent.serving.lifecycle.repository_set import MappedRepository, RepositorySet
-from repoagent.storage import Repository
+from repoagent.storage.repositories.sources import Repository
 
 
 @pytest.fixture

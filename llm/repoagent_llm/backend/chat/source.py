@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.beneath import list_beneath, read_beneath
+from repoagent.beneath.opening import list_beneath, read_beneath
 from repoagent.errors import ConfigError
 from repoagent.limits import Limits
 from repoagent.nested_text import read_json

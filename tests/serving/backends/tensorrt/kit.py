@@ -11,7 +11,7 @@ from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.backends.tensorrt.backend import TensorRtModel
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.storage import MemoryFiles
+from repoagent.storage.files.files import MemoryFiles
 from tests.engines.platforms import content_of, new_platform
 from tests.engines.standin import StandInPlan
 

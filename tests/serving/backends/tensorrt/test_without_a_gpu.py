@@ -12,7 +12,7 @@ from repoagent.engines.probe import Findings
 from repoagent.engines.protocol import EngineOptions, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
-from repoagent.storage import MemoryFiles
+from repoagent.storage.files.files import MemoryFiles
 from tests.engines.models import matmul
 from tests.engines.standin import StandInPlatform
 from tests.serving.backends.tensorrt.kit import load, plan, rows
