@@ -47,10 +47,12 @@ class AuditFile:
         self._largest = largest
         self._beside = path.with_name(f"{path.name}.head")
         self._lock = FileLock(self._beside)
-        self._head = BEGINNING
+        self.head = BEGINNING
+        """The last line."""
         self._first = self._size = self._clean = 0
         self._stuck = False
-        self._lost = 0
+        self.lost = 0
+        """How many lines could not be written since the last one, also by servers before this one."""
         self._note = self._fd = -1
         if path.exists() and not path.is_file():
             raise _special(path)
@@ -70,16 +72,6 @@ class AuditFile:
             raise
 
     @property
-    def head(self) -> Head:
-        """The last line."""
-        return self._head
-
-    @property
-    def lost(self) -> int:
-        """How many lines could not be written since the last one, also by servers before this one."""
-        return self._lost
-
-    @property
     def is_open(self) -> bool:
         return self._fd >= 0
 
@@ -92,10 +84,10 @@ class AuditFile:
         try:
             self._append(make)
         except OSError:
-            self._lost += 1
+            self.lost += 1
             self._take_note()
             raise
-        self._lost = 0
+        self.lost = 0
         self._take_note()
 
     def _append(self, make: Callable[[Head], bytes]) -> None:
@@ -104,7 +96,7 @@ class AuditFile:
         self._look()
         if 0 < self._largest <= self._size:
             self._rotate()
-        line = make(self._head)
+        line = make(self.head)
         try:
             self._write(line)
             if self._sync:
@@ -114,7 +106,7 @@ class AuditFile:
                 self._cut()
             raise
         self._clean = self._size
-        self._head = Head(self._head.seq + 1, digest(line))
+        self.head = Head(self.head.seq + 1, digest(line))
 
     def reopen(self) -> bool:
         """Go on in a new file if this one has been renamed; False if nothing has changed.
@@ -164,8 +156,8 @@ class AuditFile:
     def _recover(self) -> tuple[Tail, Head]:
         """Take up the chain where an earlier server left it: what the file ends with, and what was noted of it."""
         tail = read_tail(self._fd)
-        noted, self._lost = _read_note(self._note)
-        self._head = tail.head or noted
+        noted, self.lost = _read_note(self._note)
+        self.head = tail.head or noted
         self._first = first_number(self._fd)
         self._clean = tail.size
         self._size = tail.size + len(tail.torn)
@@ -180,7 +172,7 @@ class AuditFile:
             self._size += written
             left = left[written:]
         if not self._first:
-            self._first = self._head.seq + 1
+            self._first = self.head.seq + 1
 
     def _look(self) -> None:
         """Remove what a write that failed left of a line, and note what others did to the file."""
@@ -206,7 +198,7 @@ class AuditFile:
         logger.error(
             "the audit log %s was removed under this server: its lines up to %d are lost, and it goes on in a new file",
             self.path,
-            self._head.seq,
+            self.head.seq,
         )
 
     def _cut(self) -> None:
@@ -215,9 +207,9 @@ class AuditFile:
         self._size = self._clean
 
     def _take_note(self) -> None:
-        lost = f" {self._lost}" if self._lost else ""
+        lost = f" {self.lost}" if self.lost else ""
         with suppress(OSError):  # it serves only those who come after this server
-            os.pwrite(self._note, f"{self._head}{lost}\n".ljust(_NOTE_BYTES).encode(), 0)
+            os.pwrite(self._note, f"{self.head}{lost}\n".ljust(_NOTE_BYTES).encode(), 0)
 
     # -- rotation -------------------------------------------------------------------------------------------------
 

@@ -168,8 +168,10 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file = AuditFile(path, sync=sync, largest=largest)
         self._notes = NoteWriter(self._write_note)
-        self._lines = 0
-        self._failures = 0
+        self.lines = 0
+        """How many lines this server has written."""
+        self.failures = 0
+        """How many lines could not be written."""
         self._complained = -_QUIET_SECONDS
         self._notes.start()
         self._note_recovery()
@@ -179,16 +181,6 @@ class AuditLog:
         """The last line: keep its hash elsewhere, and lines that go missing at the end will show."""
         with self._lock:
             return self._file.head
-
-    @property
-    def lines(self) -> int:
-        """How many lines this server has written."""
-        return self._lines
-
-    @property
-    def failures(self) -> int:
-        """How many lines could not be written."""
-        return self._failures
 
     @property
     def suppressed(self) -> int:
@@ -238,10 +230,10 @@ class AuditLog:
                 self._file.append(lambda before: make_line(fields, before, self._clock(), self._key))
             except OSError as error:
                 failure: OSError | None = error
-                self._failures += 1
+                self.failures += 1
             else:
                 failure = None
-                self._lines += 1
+                self.lines += 1
         if failure is not None:
             self._complain(event, failure)
         return failure

@@ -46,8 +46,10 @@ class LoadedChain:
         self._lock = threading.RLock()
         self._life = Lifecycle(f"model '{load.name}'", State.LOAD)
         self._entries: list[ChainEntry] = []
-        self._files: ModelFiles = _open_files(load)
-        self._settled = False
+        self.files: ModelFiles = _open_files(load)
+        """The model's files where the agents left them, valid until :meth:`unload_complete`."""
+        self.settled = False
+        """Whether the forward pass is over, so that it is someone's turn to end what was begun."""
         self._plaintext_may_go = False
         self._unload_started = 0.0
         self._receipt = LoadReceipt(load)
@@ -68,11 +70,6 @@ class LoadedChain:
         The chain's own object: copy it before a change.
         """
         return self._load.config
-
-    @property
-    def files(self) -> ModelFiles:
-        """The model's files where the agents left them, valid until :meth:`unload_complete`."""
-        return self._files
 
     @property
     def location(self) -> str:
@@ -110,11 +107,6 @@ class LoadedChain:
     def version_dirs(self) -> list[int]:
         """The numbers of the version directories at :attr:`location`, ascending. Lists them now."""
         return self._load.place.source.versions()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the forward pass is over, so that it is someone's turn to end what was begun."""
-        return self._settled
 
     def run(self, plan: Sequence[PlannedAgent]) -> None:
         """The forward pass: every agent of ``plan`` in order, up to the first failure. The loader calls it once.
@@ -214,7 +206,7 @@ class LoadedChain:
         For who keeps the model's files for long; no agent is given an earlier location after its ``LOAD``.
         """
         with self._lock:
-            self._load.directories.remove_others(Path(self._files.local_path()))
+            self._load.directories.remove_others(Path(self.files.local_path()))
 
     def relocate(self, place: Path) -> None:
         """The files that were where the agents left them are in ``place`` now, which is what the agents see."""
@@ -223,7 +215,7 @@ class LoadedChain:
             self._load.place = replace(self._load.place, source=self._load.local_source(place))
             for entry in self._entries:
                 entry.relocate(former)
-            self._files = _open_files(self._load)
+            self.files = _open_files(self._load)
 
     def unlink_files(self) -> None:
         """Remove the private directories while another process may have files in them open or mapped."""
@@ -364,8 +356,8 @@ class LoadedChain:
         self._receipt.look_at_result()
         if self._load.moved and self._load.config is not None:
             check(self._load.config, model_name=self.name, source=self._load.config_file)
-        self._files = _open_files(self._load)
-        self._settled = True
+        self.files = _open_files(self._load)
+        self.settled = True
 
     def _advance(self, to: State) -> bool:
         """Go on to ``to``; False if it is there already."""

@@ -31,12 +31,8 @@ class LoadCounter:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
+        self.closed = False
         """Whether the end has begun."""
-        return self._closed
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -46,7 +42,7 @@ class LoadCounter:
             UnavailableError: no more are let in.
         """
         with self._changed:
-            if self._closed:
+            if self.closed:
                 raise UnavailableError("no model can be loaded any more: the loader is closed")
             self._running += 1
         try:
@@ -59,7 +55,7 @@ class LoadCounter:
     def close(self, timeout: float | None) -> int:
         """Let no one in any more, wait for those inside, and return how many were left after ``timeout`` seconds."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.wait_for(lambda: self._running == 0, timeout)
             return self._running
 

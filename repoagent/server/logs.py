@@ -108,7 +108,8 @@ class ServerLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._loggers: list[logging.Logger] = []
-        self._path = ""
+        self.path = ""
+        """The file that is written to; empty for the standard error."""
         self._file: TextIO | None = None
         self._failing = False
         self._callback: LogCallback | None = None
@@ -118,11 +119,6 @@ class ServerLog(logging.Handler):
         self.around: Callable[[], AbstractContextManager[object]] = nullcontext
         """What a line on the standard error is written within."""
         self.set_format(LogFormat.DEFAULT)
-
-    @property
-    def path(self) -> str:
-        """The file that is written to; empty for the standard error."""
-        return self._path
 
     @property
     def format_name(self) -> str:
@@ -179,7 +175,7 @@ class ServerLog(logging.Handler):
         self.acquire()
         try:
             old, self._file = self._file, opened
-            self._path = path or ""
+            self.path = path or ""
         finally:
             self.release()
         if old is not None:
@@ -234,7 +230,7 @@ class ServerLog(logging.Handler):
         """Report once that nothing can be written, until something can: a full disk should not fill the screen."""
         if not self._failing:
             self._failing = True
-            self._say(f"cannot write to the log file '{self._path}', its lines are lost: {error.strerror}\n")
+            self._say(f"cannot write to the log file '{self.path}', its lines are lost: {error.strerror}\n")
 
     def _say(self, line: str) -> None:
         with self.around():

@@ -63,21 +63,17 @@ class Grown:
     """Memory of an output whose shape only the run determines."""
 
     def __init__(self, device: "CudaDevice") -> None:
-        self._pair = Pair(device)
+        self.pair = Pair(device)
         self.shape: Shape = ()
-
-    @property
-    def pair(self) -> Pair:
-        return self._pair
 
     def reallocate(self, size: int) -> int:
         """An address on the device with at least ``size`` bytes behind it."""
-        self._pair.fit(size)
-        return self._pair.address
+        self.pair.fit(size)
+        return self.pair.address
 
     def notify(self, shape: Shape) -> None:
         """The shape that the output has."""
         self.shape = shape
 
     def close(self) -> None:
-        self._pair.close()
+        self.pair.close()

@@ -91,13 +91,9 @@ class ResponseCache:
         self.capacity = capacity
         self._lock = threading.Lock()
         self._answers: OrderedDict[CacheKey, _Answer] = OrderedDict()
-        self._used = 0
-        self._owners = itertools.count(1)
-
-    @property
-    def used(self) -> int:
+        self.used = 0
         """How many bytes the answers take at the moment."""
-        return self._used
+        self._owners = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -123,15 +119,15 @@ class ResponseCache:
         answer = _Answer(_copy(response.outputs), dict(response.parameters), size)
         with self._lock:
             self._remove(key)
-            while self._used + size > self.capacity:
+            while self.used + size > self.capacity:
                 self._remove(next(iter(self._answers)))
             self._answers[key] = answer
-            self._used += size
+            self.used += size
 
     def _remove(self, key: CacheKey) -> None:
         answer = self._answers.pop(key, None)
         if answer is not None:
-            self._used -= answer.size
+            self.used -= answer.size
 
     def forget(self, owner: Owner) -> None:
         """Throw away all answers of a version that is gone."""

@@ -259,7 +259,8 @@ class Workspace:
         self._given: dict[str, _Given] = {}
         self._bases: dict[Path, ProcessRoot] = {}
         self._closed = False
-        self._confidential = False
+        self.confidential = False
+        """Whether a confidential directory was handed out; every later one is confidential too."""
 
     def __enter__(self) -> "Workspace":
         return self
@@ -267,15 +268,10 @@ class Workspace:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def confidential(self) -> bool:
-        """Whether a confidential directory was handed out; every later one is confidential too."""
-        return self._confidential
-
     def keep_in_memory(self) -> None:
         """Make every later directory confidential: what is loaded is plaintext already."""
         with self._lock:
-            self._confidential = True
+            self.confidential = True
 
     def directory(self, label: str, *, confidential: bool = False, size_hint: int | None = None) -> Path:
         """Return the directory called ``label``, made empty when first asked for.
@@ -297,12 +293,12 @@ class Workspace:
                 raise UnavailableError("the workspace is closed")
             given = self._given.get(label)
             if given is None:
-                given = self._make(label, confidential or self._confidential)
+                given = self._make(label, confidential or self.confidential)
             elif confidential and not given.place.wipe:
                 raise InvalidArgumentError(f"the directory '{label}' is on disk already; ask for it confidential first")
             self._reserve(label, given, size_hint)
             self._given[label] = given
-            self._confidential |= given.place.wipe
+            self.confidential |= given.place.wipe
             return given.path
 
     def remove(self, path: Path, *, wipe: bool = True) -> None:

@@ -242,7 +242,7 @@ class InferenceResponseSender:
     exactly one response, with the final flag or before it; the server gets it with the flag.
     """
 
-    __slots__ = ("_decoupled", "_held", "_lock", "_open", "_over", "_request", "_sent", "_version", "_wanted")
+    __slots__ = ("_decoupled", "_held", "_lock", "_over", "_request", "_sent", "_version", "_wanted", "open")
 
     def __init__(
         self,
@@ -259,7 +259,8 @@ class InferenceResponseSender:
         self._over = over
         self._decoupled = decoupled
         self._lock = threading.Lock()
-        self._open = True
+        self.open = True
+        """Whether the final response is still to come."""
         self._sent = False
         self._held: InferResponse | None = None
         """The one response of a model that is not decoupled, which has still to send the final flag."""
@@ -300,13 +301,13 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
             )
-        if not self._open:
+        if not self.open:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
     def reschedule(self) -> bool:
         """Have the request executed again, unless it has had its final response; not part of Triton's interface."""
         with self._lock:
-            if self._open and self._held is None:
+            if self.open and self._held is None:
                 self._request.rescheduled = True
                 self._send(None, final=True)
                 return True
@@ -318,13 +319,13 @@ class InferenceResponseSender:
         A response that waits for its final flag is sent instead.
         """
         with self._lock:
-            if self._open:
+            if self.open:
                 answer = InferResponse(self._request.model_name, self._version, id=self._request.asked.id, error=error)
                 self._send(self._held or answer, final=True)
 
     def _send(self, answer: InferResponse | None, *, final: bool) -> None:
         if final:
-            self._open = False
+            self.open = False
             self._held = None
             if self._over is not None:
                 self._over(self)
@@ -333,8 +334,3 @@ class InferenceResponseSender:
     @raising_tritons
     def is_cancelled(self) -> bool:
         return self._request.cancelled
-
-    @property
-    def open(self) -> bool:
-        """Whether the final response is still to come."""
-        return self._open
