@@ -125,10 +125,6 @@ def _rank_of_inputs(_node: Node, inputs: Sequence[_Value]) -> float:
     return max(value.rank for value in inputs)
 
 
-def _rank_of_gathered(_node: Node, inputs: Sequence[_Value]) -> float:
-    return max(sum(value.rank for value in inputs) - 1, 0)
-
-
 def _rank_of_list(_node: Node, _inputs: Sequence[_Value]) -> float:
     return 1
 
@@ -136,10 +132,6 @@ def _rank_of_list(_node: Node, _inputs: Sequence[_Value]) -> float:
 def _rank_by_shape(node: Node, inputs: Sequence[_Value]) -> float:
     """``inputs[-1]`` is the shape; it is an attribute in old versions."""
     return max(node.integers, inputs[0].rank if node.operator == "Expand" else 0, inputs[-1].length)
-
-
-def _rank_of_more(node: Node, inputs: Sequence[_Value]) -> float:
-    return inputs[0].rank + (inputs[1].length if len(inputs) > 1 else node.integers)
 
 
 def _rank_and_one(_node: Node, inputs: Sequence[_Value]) -> float:
@@ -155,8 +147,8 @@ _RANKS: Final[dict[str, Callable[[Node, Sequence[_Value]], float]]] = {
     **dict.fromkeys(("Einsum", "Loop", "Scan", "SequenceMap"), _unknown_rank),
     **dict.fromkeys(("ConcatFromSequence", "OneHot", "OneHotEncoder", "SplitToSequence"), _rank_and_one),
     **dict.fromkeys(("Shape", "Size"), _rank_of_list),
-    "Gather": _rank_of_gathered,
-    "Unsqueeze": _rank_of_more,
+    "Gather": lambda _, inputs: max(sum(value.rank for value in inputs) - 1, 0),
+    "Unsqueeze": lambda node, inputs: inputs[0].rank + (inputs[1].length if len(inputs) > 1 else node.integers),
 }
 
 
@@ -166,10 +158,6 @@ def _no_length(_inputs: Sequence[_Value]) -> float:
 
 def _length_of_first(inputs: Sequence[_Value]) -> float:
     return inputs[0].length
-
-
-def _length_of_all(inputs: Sequence[_Value]) -> float:
-    return sum(value.length for value in inputs)
 
 
 def _length_of_pairs(inputs: Sequence[_Value]) -> float:
@@ -192,7 +180,7 @@ _LENGTHS: Final[dict[str, Callable[[Sequence[_Value]], float]]] = {
          "Or", "Pow", "Sub", "Sum", "Where"),
         _length_of_pairs,
     ),
-    "Concat": _length_of_all,
+    "Concat": lambda inputs: sum(value.length for value in inputs),
     "ConstantOfShape": lambda inputs: inputs[0].count if inputs[0].length <= 1 else inf,
     "Gather": _length_of_gathered,
     "Shape": lambda inputs: inputs[0].rank,

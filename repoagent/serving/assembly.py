@@ -3,10 +3,11 @@
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.loader.assembly import LoaderOptions
+from repoagent.loader.load_context import Progress
 from repoagent.loader.loader import Loader
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.lifecycle.named_loads import NamedLoads
@@ -20,9 +21,6 @@ from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage.repositories.sources import Repository
-
-if TYPE_CHECKING:
-    from repoagent.loader.load_context import Progress
 
 
 class ControlMode(enum.Enum):
@@ -94,7 +92,7 @@ class CoreOptions(LoaderOptions):
     """What is kept of single requests for the metrics, beside sums and counts: nothing by default."""
     storage_options: Mapping[str, object] | None = None
     """Passed to the filesystems of remote repositories."""
-    on_progress: "Callable[[Progress], None] | None" = None
+    on_progress: Callable[[Progress], None] | None = None
     """Called with the progress of a load's downloads and agents, on the thread that works; it should be quick."""
 
     def check(self) -> None:

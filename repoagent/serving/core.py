@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.api.report import LoadReport
 from repoagent.audit import Actor, acting_as, current_actor
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.assembly import open_loader
@@ -41,9 +42,6 @@ from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage.repositories.url import parse_url
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +231,7 @@ class ServingCore(Reception, CoreQueries):
         config: str | bytes | None = None,
         files: Mapping[str, bytes] | None = None,
         version: int | None = None,
-    ) -> "LoadReport":
+    ) -> LoadReport:
         """Load or reload a model, or all models of that name, and return the report of what its agents did.
 
         If nothing changed since it was loaded, nothing happens and the old report is returned. If it fails, what was
@@ -348,7 +346,7 @@ class ServingCore(Reception, CoreQueries):
         if self.options.control_mode is not ControlMode.EXPLICIT:
             raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
 
-    def report(self, name: str) -> "LoadReport | None":
+    def report(self, name: str) -> LoadReport | None:
         """The report of the last load of a model that was tried; None if there was none."""
         slot = self._table.meant(name)
         if slot is None or slot.report is None:

@@ -5,8 +5,9 @@ import os
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.api.report import LoadReport
 from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
@@ -16,9 +17,6 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.served_model import RetiredError, ServedModel
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
 
 
 class ServerState(enum.Enum):
@@ -112,7 +110,7 @@ class Router:
             return namespace
         return found.pop() if len(found) == 1 else None
 
-    def load_needed(self, name: str) -> "Future[LoadReport]":
+    def load_needed(self, name: str) -> Future[LoadReport]:
         """Queue a load of a model that another one needs.
 
         Raises:
@@ -188,9 +186,7 @@ class Reception:
         ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
         request that would have its model loaded first is not executed.
         """
-        if self._life.state is not _READY:
-            raise self._life.not_ready()
-        served = self._find(request)
+        served = self._find_when_ready(request)
         if served is None or not served.executes_here(patient):
             return None
         if self.tracer.enabled:

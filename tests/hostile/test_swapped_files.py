@@ -148,7 +148,7 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
     core.unload("m")
     from repoagent.serving.backends.onnxruntime import session as sessions
 
-    inner = sessions._session
+    inner = sessions._made
 
     def flipped(name: str, source: bytes, options: object, choices: Any) -> object:
         kept = model / "1" / "kept"
@@ -158,7 +158,7 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
         kept.rename(model / "1" / "w.bin")
         return session
 
-    monkeypatch.setattr(sessions, "_session", flipped)
+    monkeypatch.setattr(sessions, "_made", flipped)
     assert "changed while it was read" in refuses(core)
 
 

@@ -1,15 +1,13 @@
 """Filling in a configuration from a model's tensors, and refusing one that contradicts them. The rules are Triton's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request_checker import dims_text
 from repoagent.serving.requests.tensor import DataType, shapes_agree
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Signature:
         return all(info.batchable for info in (*self.inputs, *self.outputs))
 
 
-def complete(config: "ModelConfig", signature: Signature, *, default_max_batch_size: int) -> None:
+def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> None:
     """Add to ``config`` what it leaves open: ``max_batch_size``, inputs, outputs.
 
     A model whose tensors all start with a variable dimension becomes one that batches.
@@ -65,7 +63,7 @@ def complete(config: "ModelConfig", signature: Signature, *, default_max_batch_s
         _add(config.output, outputs, config.max_batch_size > 0)
 
 
-def _complete_batching(config: "ModelConfig", default_max_batch_size: int) -> None:
+def _complete_batching(config: ModelConfig, default_max_batch_size: int) -> None:
     if not config.max_batch_size:
         config.max_batch_size = max(0, default_max_batch_size)
     if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
@@ -83,7 +81,7 @@ def _add(target: Any, infos: tuple[TensorInfo, ...], batching: bool) -> None:
             item.reshape.SetInParent()
 
 
-def validate(config: "ModelConfig", signature: Signature) -> None:
+def validate(config: ModelConfig, signature: Signature) -> None:
     """Check a complete configuration against the model.
 
     Raises:
@@ -108,13 +106,13 @@ def validate(config: "ModelConfig", signature: Signature) -> None:
         _check_tensor(config, ModelOutput(name=state.output_name, data_type=kind, dims=dims), outputs, "output")
 
 
-def _check_input_count(config: "ModelConfig", signature: Signature) -> None:
+def _check_input_count(config: ModelConfig, signature: Signature) -> None:
     expected = sum(not item.optional for item in config.input) + _control_count(config)
     if expected != len(signature.inputs):
         raise _error(config, f"configuration expects {expected} inputs, model provides {len(signature.inputs)}")
 
 
-def _control_count(config: "ModelConfig") -> int:
+def _control_count(config: ModelConfig) -> int:
     """Inputs that no client gives: sequence controls, states and batch inputs."""
     batch_inputs = sum(len(item.target_name) for item in config.batch_input)
     if not config.HasField("sequence_batching"):
@@ -123,7 +121,7 @@ def _control_count(config: "ModelConfig") -> int:
 
 
 def _check_tensor(
-    config: "ModelConfig", item: Any, infos: dict[str, TensorInfo], kind: str, *, any_dims: bool = False
+    config: ModelConfig, item: Any, infos: dict[str, TensorInfo], kind: str, *, any_dims: bool = False
 ) -> None:
     info = infos.get(item.name)
     if info is None:
@@ -149,7 +147,7 @@ def _check_tensor(
         )
 
 
-def _check_dims(config: "ModelConfig", tensor: str, model: tuple[int, ...], dims: tuple[int, ...]) -> None:
+def _check_dims(config: ModelConfig, tensor: str, model: tuple[int, ...], dims: tuple[int, ...]) -> None:
     place = f"model '{config.name}', tensor '{tensor}'"
     batching = config.max_batch_size > 0
     if batching and model[0] != -1:
@@ -175,5 +173,5 @@ def _type_name(data_type: DataType) -> str:
     return "TYPE_STRING" if data_type is DataType.BYTES else f"TYPE_{data_type.name}"
 
 
-def _error(config: "ModelConfig", text: str) -> InvalidArgumentError:
+def _error(config: ModelConfig, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"unable to load model '{config.name}', {text}")

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import BatchInput
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +55,7 @@ class Joiner:
         self._whole = whole
 
     @classmethod
-    def of(cls, config: "ModelConfig") -> "Joiner":
+    def of(cls, config: ModelConfig) -> "Joiner":
         inputs = [item.name for item in config.input if item.is_shape_tensor]
         return cls(frozenset(inputs + [item.name for item in config.output if item.is_shape_tensor]))
 
@@ -136,33 +134,17 @@ def _counts(shapes: _Shapes) -> Array:
     return np.array([int(np.prod(shape)) for shape in shapes])
 
 
-def _accumulated(shapes: _Shapes) -> Array:
-    return np.cumsum(_counts(shapes))
-
-
-def _accumulated_with_zero(shapes: _Shapes) -> Array:
-    return np.concatenate([[0], _accumulated(shapes)])
-
-
-def _largest_as_shape(shapes: _Shapes) -> Array:
-    return np.zeros(_counts(shapes).max())
-
-
 def _item_shapes(shapes: _Shapes) -> Array:
     return np.array([shape[1:] for shape in shapes for _ in range(shape[0])])
 
 
-def _item_shapes_flat(shapes: _Shapes) -> Array:
-    return _item_shapes(shapes).ravel()
-
-
 _MAKERS: Final[Mapping[int, Callable[[_Shapes], Array]]] = {
     BatchInput.BATCH_ELEMENT_COUNT: _counts,
-    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT: _accumulated,
-    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: _accumulated_with_zero,
-    BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: _largest_as_shape,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT: lambda shapes: np.cumsum(_counts(shapes)),
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: lambda shapes: np.cumsum([0, *_counts(shapes)]),
+    BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: lambda shapes: np.zeros(_counts(shapes).max()),
     BatchInput.BATCH_ITEM_SHAPE: _item_shapes,
-    BatchInput.BATCH_ITEM_SHAPE_FLATTEN: _item_shapes_flat,
+    BatchInput.BATCH_ITEM_SHAPE_FLATTEN: lambda shapes: _item_shapes(shapes).ravel(),
 }
 
 
@@ -200,7 +182,7 @@ class RaggedJoiner(Joiner):
         self._scattered = scattered
 
     @classmethod
-    def of(cls, config: "ModelConfig") -> "RaggedJoiner":
+    def of(cls, config: ModelConfig) -> "RaggedJoiner":
         whole = [item.name for item in config.input if item.is_shape_tensor]
         whole += [item.name for item in config.output if item.is_shape_tensor]
         dims = {item.name: tuple(item.dims) for item in config.output}
@@ -219,7 +201,7 @@ class RaggedJoiner(Joiner):
         )
 
     @staticmethod
-    def needed(config: "ModelConfig") -> bool:
+    def needed(config: ModelConfig) -> bool:
         ragged = any(item.allow_ragged_batch for item in config.input)
         return ragged or bool(config.batch_input or config.batch_output)
 

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final
 
+from repoagent.config import ModelConfig
+from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.instances.batches import Batch
@@ -19,11 +21,9 @@ from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelInstanceGroup
-
 logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class VersionContext:
 
     name: str
     version: int
-    config: "ModelConfig"
+    config: ModelConfig
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
     run_time: RunTime = field(default_factory=RunTime)
     """How long executions take, on whichever instance."""
@@ -52,12 +52,12 @@ GivenBack = Callable[[Sequence[InferRequest]], None]
 """Takes requests that were not executed, as they had come. It may be called on any thread."""
 
 
-def instance_specs(config: "ModelConfig") -> list[InstanceSpec]:
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     """The instances that the groups of a complete configuration ask for, with Triton's names ``GROUP_NUMBER``."""
     return [spec for group in config.instance_group for spec in group_specs(group)]
 
 
-def group_specs(group: "ModelInstanceGroup") -> list[InstanceSpec]:
+def group_specs(group: ModelInstanceGroup) -> list[InstanceSpec]:
     devices = [device for device in list(group.gpus) or [0] for _ in range(group.count)]
     kind = group.Kind.Name(group.kind).removeprefix("KIND_")
     profiles = tuple(group.profile)
@@ -185,8 +185,8 @@ def _close(instance: Instance) -> None:
         logger.exception("an instance of a model cannot be closed")
 
 
-def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
-    """Wait until all have ended; no longer than ``seconds`` for all of them."""
-    end = time.monotonic() + seconds
+def join_all(threads: Iterable[threading.Thread]) -> None:
+    """Wait until all have ended, but not for long: a request that never ends must not hang the unload."""
+    end = time.monotonic() + _PATIENCE_SECONDS
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))

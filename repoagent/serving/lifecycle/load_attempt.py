@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.api.report import LoadReport
 from repoagent.audit import NO_AUDIT, Audit, AuditError
 from repoagent.config import ModelConfig
 from repoagent.errors import (
@@ -31,9 +32,6 @@ from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
 from repoagent.serving.versions.reuse import Built, Present, contents_of
 from repoagent.storage.paths.names import NAME_BYTES
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
 
 
 class PendingLoad:
@@ -176,7 +174,7 @@ class LoadAttempt:
         current: LoadedModel | None,
         order: LoadRequest,
         pending: PendingLoad,
-        on_failure: "Callable[[LoadReport | None], None]",
+        on_failure: Callable[[LoadReport | None], None],
     ) -> None:
         self._id = model
         self._name: str = model
@@ -189,7 +187,7 @@ class LoadAttempt:
         self.composed: bool | None = None
         """Whether the model is an ensemble; None as long as that is not known."""
 
-    def run(self, source: "ModelSource", key: object) -> tuple[LoadedModel, Built]:
+    def run(self, source: ModelSource, key: object) -> tuple[LoadedModel, Built]:
         """The model that ``source`` has, ready to take the place of the present one.
 
         Raises:
@@ -217,7 +215,7 @@ class LoadAttempt:
             raise failure from (error if failure is not error else error.__cause__)
         return model, built
 
-    def _build(self, chain: "LoadedChain", key: object) -> tuple[LoadedModel, Built]:
+    def _build(self, chain: LoadedChain, key: object) -> tuple[LoadedModel, Built]:
         order, current, builder = self._order, self._current, self._context.builder
         config = builder.configuration(self._id.name, chain.config)
         self.composed = is_ensemble(config)
@@ -236,7 +234,7 @@ class LoadAttempt:
         origin = Origin(order.config, order.files is not None, order.pinned)
         return LoadedModel(chain, built.versions, key, origin), built
 
-    def _note_progress(self, progress: "Progress") -> None:
+    def _note_progress(self, progress: Progress) -> None:
         self._states.progress = progress.summary
 
     def _refused(self, error: RepoAgentError) -> RepoAgentError:
@@ -277,7 +275,7 @@ def poll_failure(name: str, error: RepoAgentError) -> RepoAgentError:
     return kind(f"failed to load '{name}', failed to poll from model repository: {error}")
 
 
-def _attest(chain: "LoadedChain", built: Built) -> None:
+def _attest(chain: LoadedChain, built: Built) -> None:
     """Sign and record that the model is about to serve; what was built goes if that must be, and cannot be done."""
     try:
         chain.attest(sorted(built.versions))

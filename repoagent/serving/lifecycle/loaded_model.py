@@ -5,14 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from repoagent.config import ModelConfig
+from repoagent.loader.chain import LoadedChain
 from repoagent.serving.ensembles.plan import member_names
 from repoagent.serving.versions.served_model import ServedModel
-
-if TYPE_CHECKING:
-    from repoagent.loader.chain import LoadedChain
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +31,7 @@ class LoadedModel:
 
     def __init__(
         self,
-        chain: "LoadedChain",
+        chain: LoadedChain,
         versions: Mapping[int, ServedModel],
         key: object,
         origin: Origin = Origin(),
@@ -88,7 +85,7 @@ class LoadedModel:
 class Departure:
     """Versions on their way out, and the chain that goes when they have gone; perhaps no version at all."""
 
-    def __init__(self, chain: "LoadedChain", versions: Mapping[int, ServedModel]) -> None:
+    def __init__(self, chain: LoadedChain, versions: Mapping[int, ServedModel]) -> None:
         self.chain = chain
         self.versions = versions
 

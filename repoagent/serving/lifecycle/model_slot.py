@@ -4,8 +4,8 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
+from repoagent.api.report import LoadReport
 from repoagent.audit import current_actor
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.load_attempt import LoadAttempt, LoadRequest, PendingLoad, SlotContext, poll_failure
@@ -14,11 +14,8 @@ from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates, VersionStatus
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.reuse import Built
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
-    from repoagent.storage.repositories.listing import Fingerprint
-    from repoagent.storage.repositories.sources import ModelSource
+from repoagent.storage.repositories.listing import Fingerprint
+from repoagent.storage.repositories.sources import ModelSource
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +77,7 @@ class ModelSlot:
 
     # -- orders -------------------------------------------------------------------------------------------------
 
-    def load(self, order: LoadRequest) -> "Future[LoadReport]":
+    def load(self, order: LoadRequest) -> Future[LoadReport]:
         """Queue a load; the result is its report, or the error that a client is to see."""
         with self._lock:
             pending = PendingLoad(follows_unload=self._unloads > 0, version=order.version)
@@ -97,7 +94,7 @@ class ModelSlot:
         with self._lock:
             self._pending.discard(pending)
 
-    def unload(self, *, force: bool = False, reason: str = UNLOADED) -> "Future[threading.Event]":
+    def unload(self, *, force: bool = False, reason: str = UNLOADED) -> Future[threading.Event]:
         """Queue an unload, and cancel the loads that were asked for before; the result is set once the model is gone.
 
         A load that was asked for while another unload had not ended is not cancelled: this caller does not mean that
@@ -123,7 +120,7 @@ class ModelSlot:
         with self._lock:
             self._unloads -= 1
 
-    def unload_version(self, version: int) -> "Future[threading.Event | None]":
+    def unload_version(self, version: int) -> Future[threading.Event | None]:
         """Queue the unload of one version, and cancel its loads; the result is set once it is gone.
 
         The others go on as they are. The last one stays, and the result is None: the model is to be unloaded.
@@ -134,7 +131,7 @@ class ModelSlot:
                     pending.cancel(UNLOADED)
         return self._queue.submit(lambda: self._unload_version(version), urgent=True)
 
-    def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
+    def evict(self, spared: Callable[[], bool]) -> Future[threading.Event]:
         """Queue an unload that makes room for others, which cancels nothing.
 
         A model that is leased when its turn comes, that was loaded by its name, or that is ``spared`` stays,
@@ -142,11 +139,11 @@ class ModelSlot:
         """
         return self._queue.submit(lambda: self._evict(spared))
 
-    def follow_members(self) -> "Future[None]":
+    def follow_members(self) -> Future[None]:
         """Queue, for an ensemble: rebuild it if its members have changed; unload it if they do not fit any more."""
         return self._queue.submit(self._follow_members)
 
-    def settled(self) -> "Future[None]":
+    def settled(self) -> Future[None]:
         """Done when everything that was queued before is."""
         return self._queue.submit(lambda: None)
 
@@ -194,7 +191,7 @@ class ModelSlot:
 
     # -- on the pool, one at a time -------------------------------------------------------------------------------
 
-    def _load(self, order: LoadRequest, pending: PendingLoad) -> "LoadReport":
+    def _load(self, order: LoadRequest, pending: PendingLoad) -> LoadReport:
         try:
             report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
@@ -211,7 +208,7 @@ class ModelSlot:
         self.failed = False
         return report
 
-    def _load_if_needed(self, order: LoadRequest, pending: PendingLoad) -> "LoadReport":
+    def _load_if_needed(self, order: LoadRequest, pending: PendingLoad) -> LoadReport:
         if pending.cancelled.is_set():
             raise pending.outdated(self.name)
         current = self.loaded
@@ -228,7 +225,7 @@ class ModelSlot:
             return current.chain.report
         return self._replace(source, order, key, pending)
 
-    def _find(self, order: LoadRequest) -> "tuple[ModelSource, Fingerprint]":
+    def _find(self, order: LoadRequest) -> tuple[ModelSource, Fingerprint]:
         try:
             source = self._context.source(self.id, order)
         except RepoAgentError as error:
@@ -244,7 +241,7 @@ class ModelSlot:
             self.attempted = fingerprint
         return source, fingerprint
 
-    def _replace(self, source: "ModelSource", order: LoadRequest, key: object, pending: PendingLoad) -> "LoadReport":
+    def _replace(self, source: ModelSource, order: LoadRequest, key: object, pending: PendingLoad) -> LoadReport:
         logger.info("loading: %s", self.name)
         attempt = LoadAttempt(self.id, self._context, self._states, self.loaded, order, pending, self._note_report)
         try:
@@ -258,7 +255,7 @@ class ModelSlot:
         self._switch(model, built)
         return model.chain.report
 
-    def _note_report(self, report: "LoadReport | None") -> None:
+    def _note_report(self, report: LoadReport | None) -> None:
         self.report = report
 
     def _switch(self, model: LoadedModel, built: Built) -> None:

@@ -3,16 +3,14 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.api.report import LoadReport
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.load_attempt import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.served_model import ServedModel
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
 
 _DIGITS: Final = 19
 """Of the largest number that a version can be."""
@@ -63,7 +61,7 @@ class ModelTable:
             )
         return next(iter(there or namesakes), None)
 
-    def load(self, name: str, order: LoadRequest) -> "Future[LoadReport]":
+    def load(self, name: str, order: LoadRequest) -> Future[LoadReport]:
         """Queue a load, in a new slot if the model has none.
 
         Raises:

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from repoagent.api.report import LoadReport
 from repoagent.beneath.opening import shown
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
@@ -17,9 +17,6 @@ from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.storage.paths.names import check_model_name
-
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +145,7 @@ class NamedLoads:
             _check_names(models)
         return models
 
-    def load(self, models: Sequence[ModelId], order: LoadRequest) -> "LoadReport":
+    def load(self, models: Sequence[ModelId], order: LoadRequest) -> LoadReport:
         """Load the ``models``, all at once, and return the report of the first.
 
         Ensembles that call them have followed then.
@@ -205,7 +202,7 @@ def _check_names(models: Iterable[ModelId]) -> None:
             raise InvalidArgumentError(text) from error
 
 
-def _failure(name: str, future: "Future[LoadReport]") -> str:
+def _failure(name: str, future: Future[LoadReport]) -> str:
     try:
         future.result()
     except RepoAgentError as error:

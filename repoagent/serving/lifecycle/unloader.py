@@ -154,9 +154,6 @@ DELAY_SECONDS: Final = 0.2
 _sleeper: Final = threading.Lock()
 
 
-_never: Final = threading.Event()
-
-
 def give_back_soon() -> None:
     """Give freed memory back after a while, where the C library can; returns at once if another thread is about to.
 
@@ -164,7 +161,7 @@ def give_back_soon() -> None:
     """
     if _sleeper.acquire(blocking=False):
         try:
-            _never.wait(DELAY_SECONDS)
+            time.sleep(DELAY_SECONDS)
         finally:
             _sleeper.release()  # What is freed from here on is for the next one.
         _trim()(0)

@@ -7,14 +7,12 @@ order and raises the first fault it meets. A test holds the two together.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType, shapes_agree
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 _BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -44,7 +42,7 @@ class RequestChecker:
 
     __slots__ = ("_batching", "_max_batch_size", "_maximum", "_minimum", "_model", "_outputs", "_required", "_rules")
 
-    def __init__(self, model_name: str, config: "ModelConfig") -> None:
+    def __init__(self, model_name: str, config: ModelConfig) -> None:
         self._model = model_name
         self._max_batch_size = config.max_batch_size
         self._batching = config.max_batch_size > 0

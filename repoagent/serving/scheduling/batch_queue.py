@@ -7,14 +7,12 @@ import bisect
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.config import ModelConfig
+from repoagent.config.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.steps import TOLERATED, Deadlines, Entry, EntryState, Refusal, Step
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-    from repoagent.config.model_config_pb2 import ModelDynamicBatching, ModelQueuePolicy
 
 
 class BatchRule:
@@ -22,7 +20,7 @@ class BatchRule:
 
     __slots__ = ("_batched", "_optional", "_shapes", "_variable", "trivial")
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         batching = config.max_batch_size > 0
         self._batched = tuple(item.name for item in config.input if batching and not item.is_shape_tensor)
         states = [state.input_name for state in config.sequence_batching.state if -1 in state.dims]
@@ -69,7 +67,7 @@ class QueuePolicy:
     """How many may wait; 0 for any number."""
 
     @classmethod
-    def of(cls, policy: "ModelQueuePolicy") -> "QueuePolicy":
+    def of(cls, policy: ModelQueuePolicy) -> "QueuePolicy":
         """The policy that a configuration describes."""
         return cls(
             delays=policy.timeout_action == policy.DELAY,
@@ -107,7 +105,7 @@ class BatchSettings:
     level_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: "ModelConfig") -> "BatchSettings":
+    def of(cls, config: ModelConfig) -> "BatchSettings":
         """The settings in ``dynamic_batching``, or in the ``oldest`` strategy of ``sequence_batching``."""
         largest = max(1, config.max_batch_size)
         if config.HasField("sequence_batching"):
@@ -123,7 +121,7 @@ class BatchSettings:
         return cls._of_dynamic(config.dynamic_batching, largest)
 
     @classmethod
-    def _of_dynamic(cls, batching: "ModelDynamicBatching", largest: int) -> "BatchSettings":
+    def _of_dynamic(cls, batching: ModelDynamicBatching, largest: int) -> "BatchSettings":
         return cls(
             max_batch_size=largest,
             preferred=frozenset(batching.preferred_batch_size) or frozenset({largest}),

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.instance import Instance, close_all, join_all
@@ -17,8 +16,6 @@ from repoagent.serving.scheduling.scheduler import PooledScheduler
 from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Clock, Refusal, Refuser, Step, Watcher
 
 logger = logging.getLogger(__name__)
-
-_PATIENCE_SECONDS: Final = 1.0
 
 
 class BatchWorkers:
@@ -157,8 +154,7 @@ def stop_all(lanes: Sequence[BatchWorkers]) -> None:
     """Let running batches end and the threads with them, of all at once; take nothing more out of the sources."""
     for workers in lanes:
         workers._dismiss()
-    # Bounded: a request that never ends must not hang the unload; its worker ends with it.
-    join_all([thread for workers in lanes for thread in workers._threads], _PATIENCE_SECONDS)
+    join_all(thread for workers in lanes for thread in workers._threads)
 
 
 class DynamicBatchScheduler(PooledScheduler):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 from queue import SimpleQueue
-from typing import Final
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.backend import Capability
@@ -100,9 +99,6 @@ class RequestQueue:
                     self._calls.put(True)  # One call may have stood for all of them.
                 return entry
         return None
-
-
-_PATIENCE_SECONDS: Final = 1.0
 
 
 class DirectScheduler(PooledScheduler):
@@ -255,8 +251,7 @@ class DirectScheduler(PooledScheduler):
         self._pool.close()
         for _ in self._workers:
             self._queue.dismiss()
-        # Bounded: a request that never ends must not hang the unload; its worker ends with it.
-        join_all(self._workers, _PATIENCE_SECONDS)
+        join_all(self._workers)
         self._answer_left_over()
         close_all(self._instances)
 

@@ -7,17 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.config.model_config_pb2 import ModelRateLimiter
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.instance import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.latencies import unpredictable
 from repoagent.serving.requests.request import InferRequest, InferResponse
-
-if TYPE_CHECKING:
-    from repoagent.config.model_config_pb2 import ModelRateLimiter
 
 EVERY_DEVICE: Final = -1
 _GLOBAL: Final = -2
@@ -45,7 +43,7 @@ class Demand:
     """One of priority 2 gets half as many executions as one of priority 1."""
 
     @classmethod
-    def of(cls, settings: "ModelRateLimiter", device: int) -> "Demand | None":
+    def of(cls, settings: ModelRateLimiter, device: int) -> "Demand | None":
         """What an instance group asks for, for an instance on ``device``; None if it needs nothing."""
         resources = {
             (_GLOBAL if getattr(item, "global") else device, item.name): item.count  # It is a word of Python's.

@@ -5,8 +5,9 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import TYPE_STRING, ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.instances.instance import Instance, close_all
@@ -22,10 +23,6 @@ from repoagent.serving.scheduling.sequence_slots import DirectSlots, OldestSlots
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Clock, Entry, Refusal, Refuser, Watcher
 from repoagent.serving.scheduling.wrappers import OrderKeeper
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 
 _NEVER_NS: Final = 1 << 62
 _EXPIRED: Final = "timeout of the corresponding sequence has been expired"
@@ -46,7 +43,7 @@ class SequenceScheduler(Scheduler):
     def __init__(
         self,
         model_name: str,
-        config: "ModelConfig",
+        config: ModelConfig,
         instances: Sequence[Instance],
         statistics: ModelStatistics,
         clock: Clock,
@@ -69,14 +66,14 @@ class SequenceScheduler(Scheduler):
         self._watcher = Watcher(f"repoagent-{model_name}-sequences", self._lock, clock, self, self._refuser)
         self._closed = False
 
-    def _lane(self, config: "ModelConfig", slots: list[Slot], instance: Instance) -> _Lane:
+    def _lane(self, config: ModelConfig, slots: list[Slot], instance: Instance) -> _Lane:
         source = self._source(config, slots)
         name = f"repoagent-{self._model_name}-{slots[0].lane}"
         pool = new_pool([instance])
         workers = BatchWorkers(name, 1, pool, source, self._lock, self._clock, self._refuser)
         return _Lane(source, pool, workers)
 
-    def _source(self, config: "ModelConfig", slots: list[Slot]) -> DirectSlots | OldestSlots:
+    def _source(self, config: ModelConfig, slots: list[Slot]) -> DirectSlots | OldestSlots:
         if not config.sequence_batching.HasField("oldest"):
             return DirectSlots(slots, self._table, self._controls, config.sequence_batching.direct)
         settings = BatchSettings.of(config)
@@ -187,7 +184,7 @@ class SequenceScheduler(Scheduler):
         close_all(self._instances)
 
 
-def _slot_count(config: "ModelConfig") -> int:
+def _slot_count(config: ModelConfig) -> int:
     """How many sequences an instance takes at once."""
     return config.sequence_batching.oldest.max_candidate_sequences or max(1, config.max_batch_size)
 
@@ -199,7 +196,7 @@ class IterativeScheduler(Scheduler):
     reschedule the request; an ID that the client gave it is its own as long as no other request has it.
     """
 
-    def __init__(self, model_name: str, config: "ModelConfig", inner: SequenceScheduler) -> None:
+    def __init__(self, model_name: str, config: ModelConfig, inner: SequenceScheduler) -> None:
         super().__init__(model_name)
         self.inner = inner
         self._lock = threading.Lock()
@@ -275,7 +272,7 @@ class _Iterations:
         self._request.send(response, final)
 
 
-def _ids_are_texts(config: "ModelConfig") -> bool:
+def _ids_are_texts(config: ModelConfig) -> bool:
     kind = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
     controls = [control for item in config.sequence_batching.control_input for control in item.control]
     return any(control.kind == kind and control.data_type == TYPE_STRING for control in controls)

@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
@@ -14,10 +15,6 @@ from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor, blank, read_tensor
 from repoagent.serving.scheduling.sequence_table import Slot
 from repoagent.storage.files.files import ModelFiles
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 
 _DIRECTORY: Final = "initial_state"
 
@@ -44,7 +41,7 @@ class SequenceStates:
         self._variable = tuple(state.input_name for state in states if state.variable)
 
     @classmethod
-    def of(cls, config: "ModelConfig", files: ModelFiles) -> "SequenceStates | None":
+    def of(cls, config: ModelConfig, files: ModelFiles) -> "SequenceStates | None":
         """Those that ``config``, complete and checked, describes; None if there are none.
 
         Raises:
@@ -85,7 +82,7 @@ class SequenceStates:
         return held
 
 
-def _state(model: str, state: "ModelSequenceBatching.State", files: ModelFiles, batch: tuple[int, ...]) -> _State:
+def _state(model: str, state: ModelSequenceBatching.State, files: ModelFiles, batch: tuple[int, ...]) -> _State:
     data_type = DataType(state.data_type)
     variable = -1 in state.dims
     if state.initial_state:
@@ -111,7 +108,7 @@ _READY: Final = _Control.CONTROL_SEQUENCE_READY
 _CORRELATION: Final = _Control.CONTROL_SEQUENCE_CORRID
 
 
-def _values(control: "ModelSequenceBatching.Control") -> Array:
+def _values(control: ModelSequenceBatching.Control) -> Array:
     """The value for false, then the one for true."""
     if control.int32_false_true:
         return np.array(control.int32_false_true, np.int32)
@@ -123,7 +120,7 @@ def _values(control: "ModelSequenceBatching.Control") -> Array:
 class SequenceControls:
     """Makes the control inputs of one model, and the requests that fill its empty slots."""
 
-    def __init__(self, config: "ModelConfig", states: SequenceStates | None = None) -> None:
+    def __init__(self, config: ModelConfig, states: SequenceStates | None = None) -> None:
         self.states = states
         """The implicit states of the model, if it has any."""
         self._model = config.name
@@ -183,10 +180,7 @@ class SequenceControls:
 
     def placeholder(self, like: InferRequest, slot: Slot) -> InferRequest:
         """A request that is not ready: the inputs of ``like`` in ``slot``, with zeros or empty texts in them."""
-        inputs = {
-            name: Tensor(tensor.data_type, blank(tensor.data_type, tensor.array.shape))
-            for name, tensor in like.inputs.items()
-        }
+        inputs = _blanks(like.inputs)
         states = self.states.blank(slot.states, like) if self.states is not None else {}
         no_sequence: int | str = "" if self._takes_text else 0
         return InferRequest(

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.sequence_controls import SequenceControls, put_into_slot
@@ -11,10 +11,7 @@ from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Entry, Refusal, Step
 from repoagent.serving.scheduling.wrappers import OrderKeeper
 
-if TYPE_CHECKING:
-    from repoagent.config.model_config_pb2 import ModelSequenceBatching
-
-    StrategyDirect = ModelSequenceBatching.StrategyDirect
+StrategyDirect = ModelSequenceBatching.StrategyDirect
 
 
 class DirectSlots:
@@ -24,7 +21,7 @@ class DirectSlots:
     """
 
     def __init__(
-        self, slots: list[Slot], table: SequenceTable, controls: SequenceControls, direct: "StrategyDirect"
+        self, slots: list[Slot], table: SequenceTable, controls: SequenceControls, direct: StrategyDirect
     ) -> None:
         self._slots = slots
         self._table = table

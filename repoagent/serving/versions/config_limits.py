@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
 from repoagent.serving.measuring.latencies import FIRST_RESPONSE
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
-
-def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
+def meaningless_settings(config: ModelConfig) -> Iterator[str]:
     """The settings in ``config`` that nothing goes by, except perhaps a backend of the operator's own.
 
     None of them changes an answer. An accelerator that ``convert`` went by is in the configuration no more.
@@ -34,12 +32,12 @@ def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
     yield from (f"model_metrics of family '{family}'" for family in families if family != FIRST_RESPONSE)
 
 
-def _runs_plans(config: "ModelConfig") -> bool:
+def _runs_plans(config: ModelConfig) -> bool:
     """Whether TensorRT executes the model: its backend uses the settings for CUDA."""
     return config.backend == "tensorrt" or (not config.backend and config.platform == "tensorrt_plan")
 
 
-def check_limits(config: "ModelConfig", limits: Limits) -> None:
+def check_limits(config: ModelConfig, limits: Limits) -> None:
     """Refuse a complete configuration that asks for more than ``limits`` allow.
 
     Raises:
@@ -53,7 +51,7 @@ def check_limits(config: "ModelConfig", limits: Limits) -> None:
             )
 
 
-def _demands(config: "ModelConfig") -> Iterator[tuple[str, str, int]]:
+def _demands(config: ModelConfig) -> Iterator[tuple[str, str, int]]:
     """Limit, what it counts here, and how much of it is asked for."""
     instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
     yield "instances", "instances", instances

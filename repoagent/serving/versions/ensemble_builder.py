@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from repoagent.api.report import LoadReport
 from repoagent.audit import Actor, current_actor
-from repoagent.config import copy
+from repoagent.config import ModelConfig, copy
 from repoagent.config.model_config_pb2 import DataType
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.plan import Dependencies, EnsemblePlan, Fits, member_id, member_names
@@ -21,10 +22,6 @@ from repoagent.serving.requests.request_checker import dims_text
 from repoagent.serving.requests.tensor import shapes_agree
 from repoagent.serving.versions.served_model import Composition, ServedModel
 
-if TYPE_CHECKING:
-    from repoagent.api.report import LoadReport
-    from repoagent.config import ModelConfig
-
 
 @dataclass(frozen=True, slots=True)
 class _Node:
@@ -36,7 +33,7 @@ class _Node:
     full_dims: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: str, config: "ModelConfig", item: Any, *, reshape: bool = False) -> "_Node":
+    def of(cls, model: str, config: ModelConfig, item: Any, *, reshape: bool = False) -> "_Node":
         dims = tuple(item.reshape.shape) if reshape and item.HasField("reshape") else tuple(item.dims)
         return cls(model, item.data_type, dims, ((-1, *dims) if config.max_batch_size > 0 else dims))
 
@@ -44,7 +41,7 @@ class _Node:
         return shapes_agree(self.dims, other.dims) or shapes_agree(self.full_dims, other.full_dims)
 
 
-def check_members(config: "ModelConfig", members: Sequence["ModelConfig"]) -> None:
+def check_members(config: ModelConfig, members: Sequence[ModelConfig]) -> None:
     """Check the completed configuration of an ensemble against those of its steps' members, in the steps' order.
 
     Raises:
@@ -57,7 +54,7 @@ def check_members(config: "ModelConfig", members: Sequence["ModelConfig"]) -> No
         _check_step(config.name, step, member, tensors)
 
 
-def _check_batch_size(config: "ModelConfig", model: str, member: "ModelConfig") -> None:
+def _check_batch_size(config: ModelConfig, model: str, member: ModelConfig) -> None:
     if member.max_batch_size and member.max_batch_size < config.max_batch_size:
         raise InvalidArgumentError(
             f"ensemble {config.name} allows maximum batch size {config.max_batch_size}, but it contains model {model} "
@@ -65,7 +62,7 @@ def _check_batch_size(config: "ModelConfig", model: str, member: "ModelConfig") 
         )
 
 
-def _check_step(ensemble: str, step: Any, member: "ModelConfig", tensors: dict[str, _Node]) -> None:
+def _check_step(ensemble: str, step: Any, member: ModelConfig, tensors: dict[str, _Node]) -> None:
     faults = (
         *_name_faults(step.input_map, {item.name for item in member.input}, "is mapping to non-existing input"),
         *_unmapped_faults(step, member),
@@ -89,7 +86,7 @@ def _name_faults(mapping: Mapping[str, str], known: Collection[str], relation: s
             yield f"ensemble tensor {tensor} {relation} {name}"
 
 
-def _unmapped_faults(step: Any, member: "ModelConfig") -> Iterator[str]:
+def _unmapped_faults(step: Any, member: ModelConfig) -> Iterator[str]:
     for item in member.input:
         if item.name not in step.input_map and not item.optional:
             yield f"input {item.name}"
@@ -135,7 +132,7 @@ class Members(Protocol):
     def choose(self, name: str, namespace: str) -> str | None:
         """The namespace of the model ``name`` for an ensemble of ``namespace``; None if it is nowhere, or ambiguous."""
 
-    def load_needed(self, name: str) -> "Future[LoadReport]":
+    def load_needed(self, name: str) -> Future[LoadReport]:
         """Queue a load through the model's own agents; see :class:`LoadRequest`."""
 
     def find(self, name: str, version: str) -> ServedModel:
@@ -160,7 +157,7 @@ class EnsembleBuilder:
         self._dependencies = dependencies
         self._pausing = pausing
 
-    def load_members(self, ensemble: ModelId, config: "ModelConfig") -> None:
+    def load_members(self, ensemble: ModelId, config: ModelConfig) -> None:
         """Load the members that are not loaded, or changed since, all at once, and wait for them.
 
         Which model of a name it is, where there are several, is written into ``config``.
@@ -186,7 +183,7 @@ class EnsembleBuilder:
                 f"failed with error: {error}"
             ) from error
 
-    def _choose_members(self, ensemble: ModelId, config: "ModelConfig") -> None:
+    def _choose_members(self, ensemble: ModelId, config: ModelConfig) -> None:
         missing: dict[str, None] = {}
         for step in config.ensemble_scheduling.step:
             namespace = self._members.choose(step.model_name, ensemble.namespace)
@@ -197,7 +194,7 @@ class EnsembleBuilder:
         if missing:
             raise _unavailable(ensemble, missing)
 
-    def build(self, name: str, version: int, config: "ModelConfig", labels: Labels = NO_LABELS) -> ServedModel:
+    def build(self, name: str, version: int, config: ModelConfig, labels: Labels = NO_LABELS) -> ServedModel:
         """One version of an ensemble whose members are loaded. ``config`` is complete and checked by itself.
 
         An output that has no ``labels`` of its own has those of the member's output that it is.
@@ -241,7 +238,7 @@ class EnsembleBuilder:
         except RepoAgentError:
             return True
 
-    def _linked(self, ensemble: ServedModel, namespace: str) -> "ModelConfig":
+    def _linked(self, ensemble: ServedModel, namespace: str) -> ModelConfig:
         """The configuration, with the members that it would get if it were loaded now, as far as they are loaded."""
         config = copy(ensemble.config)
         for step in config.ensemble_scheduling.step:
@@ -257,7 +254,7 @@ class EnsembleBuilder:
             return False
         return True
 
-    def _step_members(self, config: "ModelConfig") -> Iterable[ServedModel]:
+    def _step_members(self, config: ModelConfig) -> Iterable[ServedModel]:
         for step in config.ensemble_scheduling.step:
             version = "" if step.model_version < 0 else str(step.model_version)
             try:
@@ -268,7 +265,7 @@ class EnsembleBuilder:
                 raise InvalidArgumentError(text) from error
 
 
-def _check_actor(ensemble: ModelId, config: "ModelConfig") -> None:
+def _check_actor(ensemble: ModelId, config: ModelConfig) -> None:
     """What a client may not load itself, an ensemble of its own does not load for it, or reach.
 
     Every load of an ensemble passes here: by name, on demand, by polling, at start, and as a step of another one. At
@@ -286,7 +283,7 @@ def _unavailable(ensemble: str, missing: Iterable[str]) -> InvalidArgumentError:
     )
 
 
-def _member_labels(config: "ModelConfig", members: Iterable[ServedModel]) -> Labels:
+def _member_labels(config: ModelConfig, members: Iterable[ServedModel]) -> Labels:
     """The labels that come with the members' outputs, by the tensor of the ensemble that each of them fills."""
     return {
         tensor: member.classes.labels[output]

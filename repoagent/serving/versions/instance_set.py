@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import CancelledError, UnsupportedError
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability, InstanceSpec
@@ -24,10 +24,6 @@ from repoagent.serving.scheduling.sequence import IterativeScheduler, SequenceSc
 from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.scheduling.steps import Clock
 from repoagent.serving.scheduling.wrappers import CachingScheduler, OrderedScheduler
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 
 _Key = tuple[InstanceSpec, bytes]
 
@@ -65,7 +61,7 @@ class InstanceSet:
         """Those that there are, in the order of the configuration."""
         return list(self._present.values())
 
-    def prepare(self, config: "ModelConfig", cancelled: Callable[[], bool] = lambda: False) -> InstanceChange:
+    def prepare(self, config: ModelConfig, cancelled: Callable[[], bool] = lambda: False) -> InstanceChange:
         """Make what ``config`` asks for and is not there. ``config`` is complete.
 
         Raises:
@@ -106,7 +102,7 @@ class InstanceSet:
         return removed
 
 
-def _without_count(group: "ModelInstanceGroup") -> bytes:
+def _without_count(group: ModelInstanceGroup) -> bytes:
     """What an instance can depend on besides its own name, kind and device."""
     mine = type(group)()
     mine.CopyFrom(group)
@@ -145,8 +141,9 @@ def new_scheduler(
     ``cache`` is the server's; it is used if the version's configuration enables it. ``states`` are those of the model's
     sequences.
     """
-    clock = clock or Clock()
-    scheduler = _with_cache(_executing(version, instances, clock, states), version, cache)
+    scheduler = _executing(version, instances, clock or Clock(), states)
+    if cache is not None and version.config.response_cache.enable:
+        scheduler = CachingScheduler(version, scheduler, cache, Clock())
     return OrderedScheduler(version.name, scheduler) if version.config.dynamic_batching.preserve_ordering else scheduler
 
 
@@ -162,10 +159,3 @@ def _executing(
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)
     ahead = all(Capability.TAKES_SEVERAL in instance.capabilities for instance in instances)
     return (AheadScheduler if ahead else DirectScheduler)(name, instances, statistics, clock)
-
-
-def _with_cache(scheduler: Scheduler, version: VersionContext, cache: ResponseCache | None) -> Scheduler:
-    """``scheduler`` behind ``cache``, if both the server and the model want that."""
-    if cache is None or not version.config.response_cache.enable:
-        return scheduler
-    return CachingScheduler(version, scheduler, cache, Clock())

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from repoagent.config import ModelConfig, copy, normalize
 from repoagent.errors import RepoAgentError
+from repoagent.loader.chain import LoadedChain
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.versions.instance_set import InstanceChange
 from repoagent.serving.versions.served_model import ServedModel
@@ -16,10 +17,6 @@ from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of
 from repoagent.storage.repositories.sources import version_numbers
-
-if TYPE_CHECKING:
-    from repoagent.loader.chain import LoadedChain
-
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +79,7 @@ def share_of_configuration(config: ModelConfig) -> bytes:
     return mine.SerializeToString(deterministic=True)
 
 
-def contents_of(chain: "LoadedChain") -> Callable[[], Contents | None]:
+def contents_of(chain: LoadedChain) -> Callable[[], Contents | None]:
     """What the agents left, for a comparison. What is returned waits until it has been read.
 
     It is None if it cannot be read: then what has changed is unknown. Files of the repository go by its listing, made
@@ -98,7 +95,7 @@ def contents_of(chain: "LoadedChain") -> Callable[[], Contents | None]:
     return _deferred(lambda: Contents("", _digested(chain), lasting=False), thread)
 
 
-def _digested(chain: "LoadedChain") -> tuple[FileEntry, ...]:
+def _digested(chain: LoadedChain) -> tuple[FileEntry, ...]:
     root = Path(chain.source.root)
     return tuple(
         FileEntry(path, (root / path).stat().st_size, digest, path) for path, digest in chain.digests().items()
@@ -225,7 +222,7 @@ def keep(
             del merged.parameters[name]
         registry.get(merged.backend).auto_complete(merged, files, served.version)
     judge(merged)
-    refresh = _nothing if is_fresh else served.refresh(merged, files)
+    refresh = (lambda: None) if is_fresh else served.refresh(merged, files)
     change = served.prepare(merged, cancelled)
     if change is None:
         return None
@@ -238,10 +235,6 @@ def keep(
     how = "has not changed and" if is_fresh else "takes up its new files and"
     logger.info("'%s' version %d %s serves on", served.name, served.version, how)
     return Kept(served, merged, change, share.fresh, refresh)
-
-
-def _nothing() -> None:
-    """All files are as they were."""
 
 
 def _is_made_of(served: ServedModel, share: Share) -> bool:

@@ -90,10 +90,6 @@ class Composition:
     """Those of its own, not of its members."""
 
 
-def _never(_patient: bool) -> bool:
-    return False
-
-
 class ServedModel:
     """A loaded version. Requests come through :meth:`infer` and :meth:`submit`, from any thread.
 
@@ -138,7 +134,7 @@ class ServedModel:
         self._enter = self._gate.enter
         self._leave = self._gate.leave
         self._infer = scheduler.infer
-        self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
+        self.executes_here: Final = (lambda _patient: False) if self.decoupled else scheduler.executes_here
         """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`Scheduler.executes_here`."""
 
     def show_receipt(self, receipt: str, *, in_answers: bool) -> None:

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.serving.instances.instance import Instance
@@ -18,9 +19,6 @@ from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tens
 from repoagent.serving.scheduling.sequence_controls import SequenceControls, SequenceStates
 from repoagent.storage.files.files import ModelFiles
 
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 _LOOK_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 2.0
 """How long a request that was cancelled may take to end, before its thread is left behind."""
@@ -28,7 +26,7 @@ _DIRECTORY: Final = "warmup"
 
 
 def warm_up(
-    config: "ModelConfig",
+    config: ModelConfig,
     files: ModelFiles,
     instances: list[Instance],
     states: SequenceStates | None = None,
@@ -120,7 +118,7 @@ class _Supervision:
 
 
 def _requests(
-    config: "ModelConfig", files: ModelFiles, sample: Any, states: SequenceStates | None
+    config: ModelConfig, files: ModelFiles, sample: Any, states: SequenceStates | None
 ) -> Iterator[InferRequest]:
     inputs = {
         name: _tensor(files, f"sample '{sample.name}', input '{name}'", spec, _batch(config, sample))
@@ -135,7 +133,7 @@ def _requests(
 
 
 def _of_sequence(
-    config: "ModelConfig", request: InferRequest, states: SequenceStates | None, batch: tuple[int, ...]
+    config: ModelConfig, request: InferRequest, states: SequenceStates | None, batch: tuple[int, ...]
 ) -> dict[str, Tensor]:
     """What the scheduler adds to a request that is a whole sequence, in every row of the batch."""
     added = SequenceControls(config).of(request) | (states.inputs({}, request) if states is not None else {})
@@ -146,7 +144,7 @@ def _of_sequence(
     }
 
 
-def _batch(config: "ModelConfig", sample: Any) -> tuple[int, ...]:
+def _batch(config: ModelConfig, sample: Any) -> tuple[int, ...]:
     return (max(1, sample.batch_size),) if config.max_batch_size else ()
 
 

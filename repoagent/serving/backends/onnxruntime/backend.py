@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import onnxruntime
 
+from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner, TurnTakingRunner
 from repoagent.serving.backends.onnxruntime.session import (
@@ -28,9 +29,6 @@ from repoagent.serving.instances.backend import BackendModel, InstanceSpec
 from repoagent.serving.instances.instance import instance_specs
 from repoagent.serving.requests.tensor import DataType
 from repoagent.storage.files.files import ModelFiles
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 class _Parameters:
     """The ``parameters`` of a configuration, as numbers and truth values."""
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self._values = {key: value.string_value for key, value in config.parameters.items()}
 
     def text(self, key: str) -> str | None:
@@ -75,7 +73,7 @@ def _truth(name: str, text: str) -> bool:
     raise InvalidArgumentError(f"{name} must be true or false, not '{text}'")
 
 
-def session_options(config: "ModelConfig", instances: int) -> Any:
+def session_options(config: ModelConfig, instances: int) -> Any:
     """The ``onnxruntime.SessionOptions`` for one version of a model that ``instances`` instances share.
 
     Without ``intra_op_thread_count`` the instances divide the cores that this process may use, at least one thread
@@ -111,7 +109,7 @@ def _execution_mode(parameters: _Parameters) -> Any:
     return onnxruntime.ExecutionMode.ORT_PARALLEL if mode else onnxruntime.ExecutionMode.ORT_SEQUENTIAL
 
 
-def run_options(config: "ModelConfig") -> Any:
+def run_options(config: ModelConfig) -> Any:
     """The ``onnxruntime.RunOptions`` for the runs of one instance."""
     options = onnxruntime.RunOptions()
     if (shrinkage := _Parameters(config).text(_SHRINKAGE)) is not None:
@@ -134,7 +132,7 @@ class OnnxRuntimeModel(BackendModel):
 
     def __init__(
         self,
-        config: "ModelConfig",
+        config: ModelConfig,
         sessions: Mapping[int | None, OpenSession],
         signature: Signature,
         open_on: Callable[[int | None], OpenSession],
@@ -274,7 +272,7 @@ class OnnxRuntimeBackend:
         """
         return self._providers.gpus()
 
-    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+    def auto_complete(self, config: ModelConfig, files: ModelFiles, version: int) -> None:
         """See :class:`~repoagent.serving.instances.backend.Backend`. Only looks at the file if something is missing."""
         if config.input and config.output:
             return
@@ -285,7 +283,7 @@ class OnnxRuntimeBackend:
         signature = signature_of(open_session(config, files, version, options).session)
         complete(config, signature, default_max_batch_size=self._default_max_batch_size)
 
-    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> OnnxRuntimeModel:
+    def load(self, config: ModelConfig, files: ModelFiles, version: int) -> OnnxRuntimeModel:
         instances = sum(max(1, group.count) for group in config.instance_group) or 1
 
         def open_on(device: int | None) -> OpenSession:
@@ -306,7 +304,7 @@ class OnnxRuntimeBackend:
         alone = self._turns and instances == 1 and not _Parameters(config).number(_THREADS)
         return OnnxRuntimeModel(config, sessions, signature, open_on, turns=alone)
 
-    def _choose(self, config: "ModelConfig", files: ModelFiles, version: int, device: int) -> list[Choice]:
+    def _choose(self, config: ModelConfig, files: ModelFiles, version: int, device: int) -> list[Choice]:
         _, path = model_file(config, files, version)
         return self._providers.choose(config, device, hashlib.sha256(files.bytes(path)).hexdigest())
 

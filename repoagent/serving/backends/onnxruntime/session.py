@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import onnxruntime
 
+from repoagent.config import ModelConfig
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.onnx_files.trial_opening import try_opening
 from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +86,7 @@ class GpuProviders:
         names = self.names
         return range(len(_devices(names[0]))) if names else ()
 
-    def choose(self, config: "ModelConfig", device: int, digest: str) -> list[Choice]:
+    def choose(self, config: ModelConfig, device: int, digest: str) -> list[Choice]:
         """What a session of ``config`` uses on ``device``; the CPU does the rest.
 
         Args:
@@ -185,7 +182,7 @@ def _devices(name: str) -> list[Any]:
     return [one for one in onnxruntime.get_ep_devices() if one.ep_name == name and one.device.type == gpu]
 
 
-def check_used(config: "ModelConfig", session: Any, choices: Sequence[Choice]) -> None:
+def check_used(config: ModelConfig, session: Any, choices: Sequence[Choice]) -> None:
     """Refuse a session that does without what was chosen: ONNX Runtime goes on with the CPU, and only logs that.
 
     Raises:
@@ -273,7 +270,7 @@ class OpenSession(NamedTuple):
 
 
 def open_session(
-    config: "ModelConfig", files: ModelFiles, version: int, options: Any, choices: Sequence[Choice] = ()
+    config: ModelConfig, files: ModelFiles, version: int, options: Any, choices: Sequence[Choice] = ()
 ) -> OpenSession:
     """A session of ONNX Runtime for ``version``; without ``choices`` on the CPU.
 
@@ -290,16 +287,16 @@ def open_session(
             options.add_session_config_entry(_FOLDER, str(place))
             size = len(content) + sum((place / name).stat().st_size for name in neighbours)
             try_opening(content, options, path, size=size)
-            return _session(path, content, options, choices)
+            return OpenSession(_made(path, content, options, choices), _may_loop(content))
     contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
     add_external_data(options, contents)
     confine(options)
     content = files.bytes(path)
     try_opening(content, options, path, files=contents)
-    return _session(path, content, options, choices)
+    return OpenSession(_made(path, content, options, choices), _may_loop(content))
 
 
-def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:
+def model_file(config: ModelConfig, files: ModelFiles, version: int) -> tuple[str, str]:
     """The directory relative to which the model names files with weights ("external data"), and the model's file.
 
     The model is read as bytes, so that a decrypted one need not touch a disk. If it has files beside it, their place
@@ -319,9 +316,8 @@ def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[
     return directory, path
 
 
-def _session(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> OpenSession:
-    loops = any(operator in model for operator in (*_LOOPS, *_SIZES))
-    return OpenSession(_made(name, model, options, choices), loops)
+def _may_loop(model: bytes) -> bool:
+    return any(operator in model for operator in (*_LOOPS, *_SIZES))
 
 
 def _made(name: str, model: bytes, options: Any, choices: Sequence[Choice]) -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from repoagent.config import read_json, write_json
+from repoagent.config import ModelConfig, read_json, write_json
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
@@ -22,10 +22,6 @@ from repoagent.serving.backends.python.settings import PythonSettings, program_f
 from repoagent.serving.instances.backend import BackendInstance, BackendModel, InstanceSpec
 from repoagent.serving.instances.instance import instance_specs
 from repoagent.storage.files.files import ModelFiles
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
 
 _models: Final = logging.getLogger("repoagent.models")
 
@@ -120,7 +116,7 @@ class PythonBackend:
         """Set the server that the models run in; they reach other models through it."""
         self._core = core
 
-    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+    def auto_complete(self, config: ModelConfig, files: ModelFiles, version: int) -> None:
         """Let the model's ``auto_complete_config``, if it has one, fill in what ``config`` leaves open.
 
         It runs where the model is going to run.
@@ -137,14 +133,14 @@ class PythonBackend:
         if result is not None:
             _apply(config, result)
 
-    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "PythonModel":
+    def load(self, config: ModelConfig, files: ModelFiles, version: int) -> "PythonModel":
         """The file runs once for every instance."""
         context, path = self._context(config, files, version)
         own_process = runs_in_process_of_its_own(config, self._settings)
         process_spec = self._process_spec(config, context) if own_process else None
         return PythonModel(config, context, path, process_spec, self._settings.ready_seconds)
 
-    def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
+    def _context(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
         """What the model gets to know of itself, and the file to run."""
         assert self._core is not None, "the backend was not bound to a core"
         context = ModelContext(config.name, str(version), files.local_path(str(version)), self._core)
@@ -153,7 +149,7 @@ class PythonBackend:
             raise InvalidArgumentError(f"there is no {version}/{path.name} in model '{config.name}'")
         return context, path
 
-    def _process_spec(self, config: "ModelConfig", context: ModelContext) -> ProcessSpec:
+    def _process_spec(self, config: ModelConfig, context: ModelContext) -> ProcessSpec:
         return ProcessSpec(
             program_for(config, context.model_dir.parent, self._settings.environments),
             context.core,
@@ -174,7 +170,7 @@ class PythonModel(BackendModel):
 
     def __init__(
         self,
-        config: "ModelConfig",
+        config: ModelConfig,
         context: ModelContext,
         path: Path,
         process_spec: ProcessSpec | None,
@@ -256,11 +252,11 @@ class PythonModel(BackendModel):
             raise
 
 
-def _file_name(config: "ModelConfig") -> str:
+def _file_name(config: ModelConfig) -> str:
     return config.default_model_filename or PythonBackend.default_model_filename
 
 
-def _apply(config: "ModelConfig", completed: Mapping[str, Any]) -> None:
+def _apply(config: ModelConfig, completed: Mapping[str, Any]) -> None:
     name = config.name
     agents = type(config)()
     agents.model_repository_agents.CopyFrom(config.model_repository_agents)

@@ -7,14 +7,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.python.process.child_process import Program
 from repoagent.serving.backends.registry import warn_of_unknown
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
@@ -97,7 +95,7 @@ def _count(settings: Mapping[str, str], name: str, default: int, least: int, mos
     return int(text)
 
 
-def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) -> bool:
+def runs_in_process_of_its_own(config: ModelConfig, settings: PythonSettings) -> bool:
     """What ``EXECUTION`` states; a model with an interpreter of its own can run nowhere else.
 
     Raises:
@@ -112,7 +110,7 @@ def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) 
     return own
 
 
-def _asks_for_process(config: "ModelConfig", settings: PythonSettings) -> bool:
+def _asks_for_process(config: ModelConfig, settings: PythonSettings) -> bool:
     needs = bool(environment_of(config))
     if EXECUTION not in config.parameters:
         return settings.own_process or needs
@@ -135,13 +133,13 @@ def _asks_for_process(config: "ModelConfig", settings: PythonSettings) -> bool:
     return mode
 
 
-def environment_of(config: "ModelConfig") -> str:
+def environment_of(config: ModelConfig) -> str:
     """What the model's ``EXECUTION_ENV_PATH`` names; empty for the server's own interpreter."""
     # Asking a protobuf map for a key that it has not would add it.
     return config.parameters[ENVIRONMENT].string_value if ENVIRONMENT in config.parameters else ""
 
 
-def program_for(config: "ModelConfig", model_directory: Path, environments: Sequence[Path] = ()) -> Program:
+def program_for(config: ModelConfig, model_directory: Path, environments: Sequence[Path] = ()) -> Program:
     """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``.
 
     Raises:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from repoagent.config import ModelConfig
 from repoagent.engines.protocol import ElementType, Profile, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.signatures import Signature, TensorInfo
 from repoagent.serving.requests.tensor import DataType
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 DATA_TYPES: Final = MappingProxyType(
     {
@@ -79,7 +77,7 @@ def batchable(engine: Describing) -> bool:
     return bool(shapes) and all(shape[:1] == (-1,) for shape in shapes)
 
 
-def check_shape_tensors(config: "ModelConfig", engine: Describing) -> None:
+def check_shape_tensors(config: ModelConfig, engine: Describing) -> None:
     """Refuse a configuration that takes a shape tensor for another one, or the other way round.
 
     Raises:
@@ -96,7 +94,7 @@ def check_shape_tensors(config: "ModelConfig", engine: Describing) -> None:
             )
 
 
-def check_batch_size(config: "ModelConfig", engine: Describing, profiles: Sequence[int]) -> None:
+def check_batch_size(config: ModelConfig, engine: Describing, profiles: Sequence[int]) -> None:
     """Refuse a ``max_batch_size`` that no profile allows.
 
     Raises:

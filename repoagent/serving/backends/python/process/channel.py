@@ -18,11 +18,12 @@ import sys
 import threading
 from _json import make_encoder
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from repoagent.errors import InternalError
 from repoagent.limits import Limits
 from repoagent.nested_text import DEEPEST, check_depth
+from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import (
     Arena,
     Block,
@@ -152,14 +153,6 @@ class LongMessageError(Exception):
     """There is a message that takes a while to read."""
 
 
-class Payload(Protocol):
-    """Tensors to be written into shared memory; ``size`` is how many bytes they need."""
-
-    size: int
-
-    def write(self, memory: Memory, start: int) -> None: ...
-
-
 class Message(NamedTuple):
     """What arrived. ``payload`` is the memory that the tensors of ``body`` lie in."""
 
@@ -202,7 +195,7 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, kind: Kind, body: Any = None, payload: Payload | None = None) -> None:
+    def send(self, kind: Kind, body: Any = None, payload: Packer | None = None) -> None:
         """Send one message.
 
         Raises:
@@ -318,7 +311,7 @@ class Channel:
                 raise UndeliveredError(str(error)) from error
             raise
 
-    def _place(self, payload: Payload | None, blocks: list[Place]) -> tuple[Place | None, bytearray]:
+    def _place(self, payload: Packer | None, blocks: list[Place]) -> tuple[Place | None, bytearray]:
         """Write tensors where the other side will read them: shared memory, which is added to ``blocks``, or the packet
         if they are small."""
         inline = bytearray()

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.programs import without_secrets
-from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
+from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.serving.backends.python.process.server_channel import ServerChannel, WorkChannel
@@ -158,7 +159,7 @@ class ChildProcess:
             with self._progress:
                 self._progress.wait_for(lambda: self.has_handled(count))
 
-    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+    def send(self, kind: Kind, body: Any, payload: Packer | None = None) -> None:
         """Send something over the side channel; never waits. Nothing is sent to a child that has gone.
 
         Raises:

@@ -13,11 +13,11 @@ from repoagent.serving.backends.python.process.channel import (
     Channel,
     Kind,
     Message,
-    Payload,
     PeerGoneError,
     UndeliveredError,
     send_packet,
 )
+from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 
 _ENTRY_BYTES: Final = 256
@@ -127,7 +127,7 @@ class WorkChannel(ServerChannel):
         self._exited = exited
         self._exchange = threading.Lock()
 
-    def begin(self, kind: Kind, body: Any, payload: Payload | None = None, *, wait: bool = True) -> bool:
+    def begin(self, kind: Kind, body: Any, payload: Packer | None = None, *, wait: bool = True) -> bool:
         """Send a message. The caller has the answers received with :meth:`answer`, and calls :meth:`end` then.
 
         Returns False while there is another exchange, without ``wait``. If this raises, there is nothing to end.

@@ -46,12 +46,9 @@ class ProcessSpec:
     def description(self) -> dict[str, Any]:
         """The body of the first message to a process."""
         names = ("model_name", "model_version", "model_dir", "file", "decoupled", "spin_ns")
-        return {name: getattr(self, name) for name in names} | {"log_levels": _log_levels()}
-
-
-def _log_levels() -> dict[str, int]:
-    """What the server's log shows: a child process sends it nothing else."""
-    return {"": logging.getLogger().getEffectiveLevel(), "repoagent.models": _models.getEffectiveLevel()}
+        # What the server's log shows: a child process sends it nothing else.
+        levels = {"": logging.getLogger().getEffectiveLevel(), "repoagent.models": _models.getEffectiveLevel()}
+        return {name: getattr(self, name) for name in names} | {"log_levels": levels}
 
 
 def new_child(spec: ProcessSpec, name: str) -> ChildProcess:
