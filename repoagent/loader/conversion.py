@@ -115,7 +115,8 @@ class LoadConversion:
         self._product = Product()
         self._made: Mapping[str, str] = {}
         self.plan = self._made_plan(options)
-        self._sizes = {name: self._size(name) for name in self.plan.inputs}
+        root = self._source.directory
+        self._sizes = {name: status_beneath(root, name, follow=False).st_size for name in self.plan.inputs}
 
     @property
     def input_bytes(self) -> int:
@@ -164,9 +165,6 @@ class LoadConversion:
         if not isinstance(plan, ConversionPlan):
             raise InternalError(f"{self._label}: 'plan' returned a {type(plan).__name__}, not a ConversionPlan")
         return plan
-
-    def _size(self, name: str) -> int:
-        return status_beneath(self._source.directory, name, follow=False).st_size
 
     def _tools(self) -> str:
         return "".join(f"{name} {version}, " for name, version in self.plan.tools.items())

@@ -69,7 +69,7 @@ class Downloads:
             is_web = place.protocol in ("http", "https")  # and then it is a directory, see above
             single = None if is_web else single_file(fs, place.path)
             entries = list_files(fs, place.path) if single is None else [single]
-        chosen = [entry for entry in entries if _chosen(entry.path, include)]
+        chosen = [one for one in entries if not include or any(fnmatchcase(one.path, each) for each in include)]
         if not chosen:
             raise NotFoundError(f"{place.text} has no file{' of those that are included' if include else ''}")
         self._check_count(len(chosen), place.text)
@@ -176,10 +176,6 @@ def check_same(url: str, before: Sequence[RemoteFile], after: Sequence[RemoteFil
     changed = sorted({file.path for file in set(before) ^ set(after)})
     if changed:
         raise UnavailableError(f"{_shown(url)} changed while it was copied ({', '.join(changed[:3])}); load it again")
-
-
-def _chosen(path: str, include: Sequence[str]) -> bool:
-    return not include or any(fnmatchcase(path, pattern) for pattern in include)
 
 
 def _url_of(place: RepositoryUrl, entry: FileEntry, single: bool) -> str:

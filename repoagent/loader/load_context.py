@@ -239,7 +239,7 @@ class LoadContext:
         if source not in self._fetchers:
             self._fetchers[source] = Fetcher(
                 source,
-                directory=self._download_directory,
+                directory=lambda size: self.directories.get(f"download-{next(self._numbers)}", size_hint=size),
                 cache=None if self.directories.confidential else self._cache,
                 progress=lambda done, total: self._download_progress(done, total, ""),
                 cancelled=lambda: self.cancelled,
@@ -258,9 +258,6 @@ class LoadContext:
             lambda: self.cancelled,
             self.services.timeout,
         )
-
-    def _download_directory(self, size: int) -> Path:
-        return self.directories.get(f"download-{next(self._numbers)}", size_hint=size)
 
     def local_source(self, path: Path) -> ModelSource:
         """A directory of this machine as the place of this model."""

@@ -5,7 +5,7 @@ Embedders use the classes alone, so this module imports nothing of the command l
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,21 +95,13 @@ class LoaderSettings:
         from repoagent.config.pbtxt import config_variables
         from repoagent.loader.converting.environments import ConverterSettings
 
-        return {
-            "agent_policy": self.agent_policy,
-            "workspace_directory": self.workspace_directory,
-            "cache_directory": self.cache_directory,
-            "cache_quota_bytes": self.cache_quota_bytes or None,
-            "model_config_name": self.model_config_name,
-            "config_variables": config_variables(self.allow_config_variables),
-            "repository_timeout_seconds": self.repository_timeout,
-            "allow_swap": self.allow_swap,
-            "confidential_directory": self.confidential_directory,
-            "allow_exec_keys": self.allow_exec_keys,
-            "converters": ConverterSettings.parse(self.converter_environment, self.allow_code_conversion),
-            "conversion_cache": self.conversion_cache,
-            "conversion_sign_key": self.conversion_sign_key,
-        }
+        given = {one.name: getattr(self, one.name) for one in fields(LoaderSettings)}
+        given["cache_quota_bytes"] = self.cache_quota_bytes or None
+        given["config_variables"] = config_variables(given.pop("allow_config_variables"))
+        given["repository_timeout_seconds"] = given.pop("repository_timeout")
+        environments, allow_code = given.pop("converter_environment"), given.pop("allow_code_conversion")
+        given["converters"] = ConverterSettings.parse(environments, allow_code)
+        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

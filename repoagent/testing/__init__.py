@@ -31,22 +31,17 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "STORAGE_POINTS": "faults",
-    "AgentContract": "contract",
-    "AgentHarness": "harness",
-    "FakeKeys": "harness",
-    "FaultInjection": "faults",
-    "InjectedError": "faults",
-    "KillHarness": "killing",
-    "ModelRepo": "repository",
-    "Outcome": "harness",
-    "Point": "faults",
-    "remote_source": "remote",
-    "write_files": "repository",
+    "contract": {"AgentContract"},
+    "faults": {"STORAGE_POINTS", "FaultInjection", "InjectedError", "Point"},
+    "harness": {"AgentHarness", "FakeKeys", "Outcome"},
+    "killing": {"KillHarness"},
+    "remote": {"remote_source"},
+    "repository": {"ModelRepo", "write_files"},
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -32,7 +31,6 @@ from repoagent.loader.plugins import PluginManager, key_providers
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.files.files import ModelFiles
 from repoagent.storage.repositories.sources import ModelSource, open_source
-from repoagent.storage.secrets.keys import KeyProvider
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
 from repoagent.testing.leftovers import workspace_leftovers
@@ -156,7 +154,7 @@ class AgentHarness:
             plugins = stack.enter_context(PluginManager())
             services = Services(
                 cache=cache,
-                key_providers=_providers(plugins, self.keys),
+                key_providers={**key_providers(plugins), SCHEME: self.keys},
                 converters=Converters(plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})})),
                 converter_settings=converter_settings or ConverterSettings(),
                 limits=limits,
@@ -170,9 +168,7 @@ class AgentHarness:
     def __enter__(self) -> "AgentHarness":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -233,21 +229,13 @@ def memory_directory(directory: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def _providers(plugins: PluginManager, keys: FakeKeys) -> Mapping[str, KeyProvider]:
-    return {**key_providers(plugins), SCHEME: keys}
-
-
 def _read_all(files: ModelFiles, directory: str = "") -> Iterator[tuple[str, bytes]]:
     for name in files.names(directory):
         path = f"{directory}/{name}" if directory else name
         if files.names(path):
             yield from _read_all(files, path)
-        elif not _is_directory(files, path):
+        elif not files.local_path(path).is_dir():
             yield path, files.bytes(path)
-
-
-def _is_directory(files: ModelFiles, path: str) -> bool:
-    return files.local_path(path).is_dir()
 
 
 @contextmanager

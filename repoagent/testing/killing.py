@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 from repoagent.storage.cache.cache import Cache
@@ -40,10 +39,8 @@ class Child:
     def __enter__(self) -> "Child":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, value, trace)  # closing stdin ends it
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()  # closing stdin ends it
 
     def run(self, job: Job) -> int:
         """Run ``job`` in a process of its own; its exit status, negative for a signal.
@@ -113,10 +110,8 @@ class KillHarness:
     def __enter__(self) -> "KillHarness":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, value, trace)
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def kill(self, model: Path, at: str, *, remote: bool = False) -> None:
         """Load ``model`` in a process that SIGKILL ends at the point ``at``; ``remote`` as a model that is fetched.

@@ -18,7 +18,8 @@ _BLOCK: Final = 1 << 20
 
 def workspace_leftovers(*roots: Path) -> list[Path]:
     """What lies in the directories of processes below ``roots`` (on disk or in memory), sorted, but for their locks."""
-    found = (path for root in roots for path in _all(root) if _in_process_directory(path.relative_to(root)))
+    relative = ((path, path.relative_to(root)) for root in roots for path in _all(root))
+    found = (path for path, inner in relative if any(_PROCESS.fullmatch(part) for part in inner.parts[:-1]))
     return sorted(path for path in found if path.name not in _LOCK_NAMES)
 
 
@@ -54,10 +55,6 @@ def _object_faults(path: Path, root: Path) -> Iterator[str]:
 def _is_named(blob: Path) -> bool:
     with blob.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
-
-
-def _in_process_directory(path: Path) -> bool:
-    return any(_PROCESS.fullmatch(part) for part in path.parts[:-1])
 
 
 def _all(root: Path) -> Iterable[Path]:

@@ -102,7 +102,7 @@ def _azure(rest: str) -> RepositoryUrl:
 def _bucket(protocol: str, path: str, options: Mapping[str, Any], prefix: str) -> RepositoryUrl:
     parts = [part for part in path.split("/") if part]
     if not parts:
-        raise InvalidArgumentError(f"'{_without_user(prefix)}' names no bucket; expected {prefix[:5]}BUCKET/PATH")
+        raise InvalidArgumentError(f"'{prefix.rpartition('@')[2]}' names no bucket; expected {prefix[:5]}BUCKET/PATH")
     if "@" in parts[0] or parts[0] in ("http:", "https:"):
         raise InvalidArgumentError(
             f"cannot read the {prefix[:2]}:// URL of a repository: expected {prefix[:5]}BUCKET/PATH or "
@@ -131,10 +131,6 @@ def _other(scheme: str, rest: str) -> RepositoryUrl:
             f"cannot read the {scheme}:// URL of a repository: it must not hold a user name and password"
         )
     return RepositoryUrl(scheme, f"/{path}" if scheme == "memory" else path, text=f"{scheme}://{path}")
-
-
-def _without_user(text: str) -> str:
-    return text.rpartition("@")[2]
 
 
 CREDENTIALS_VARIABLE: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
