@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import BinaryIO, Final
 
-from repoagent.beneath import relative_parts
+from repoagent.beneath.opening import relative_parts
 from repoagent.errors import InvalidArgumentError, UnsafePathError, UnsupportedError
 
 _MOST_MEMBERS: Final = 10_000

@@ -9,7 +9,9 @@ from repoagent.api import ActionReport, Agent, AgentModel, EntryReport, LoadRepo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agents-api.md").read_text()
 HOOKS = [name for name in vars(hooks) if hasattr(getattr(hooks, name), "repoagent_spec")]
-BENEATH = [name for name in api.__all__ if getattr(getattr(api, name), "__module__", "").startswith("repoagent.beneath")]
+BENEATH = [
+    name for name in api.__all__ if getattr(getattr(api, name), "__module__", "").startswith("repoagent.beneath")
+]
 
 
 def public(kind: type) -> list[str]:
