@@ -153,7 +153,7 @@ class Executor:
         with self._lock:
             if not self.can_enqueue_requests():
                 raise ExecutorStoppedError("Shutdown called, cannot enqueue requests")
-            self._check_queue(sum("continues" not in vars(item) for item in requests))
+            self._check_queue(len(requests))
             ids = [next(self._ids) for _ in requests]
             self._assembly.board.open(ids)
             self._arriving += len(ids)
@@ -251,10 +251,6 @@ class Executor:
         """
         self._check_running()
         return self._assembly.debug.take()
-
-    def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
-        """Ours: how many sequences of ``tokens`` tokens, ``prompt`` of them their prompt, fit at once; at least 1."""
-        return self._assembly.intake.fitting_sequences(tokens, prompt)
 
     def renew_adapters(self, folder: str | Path) -> Callable[[], None]:
         """Read the LoRA adapters of a folder like ``PeftCacheConfig.lora_prefetch_dir`` while requests go on.

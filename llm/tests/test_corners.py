@@ -349,8 +349,8 @@ def test_numbers_that_are_none_are_refused(executor: Executor, name: str, value:
 
 
 def test_how_many_sequences_a_request_wants(executor: Executor) -> None:
-    for number in (9, 2**31 - 1):
-        text = f"the request needs {number} sequences at once; this executor has 8"
+    for number in (1025, 2**31 - 1):
+        text = f"num_return_sequences must be at most 1024, not {number}"
         assert _refusal(executor, num_return_sequences=number) == text
         assert _refusal(executor, sampling_config=SamplingConfig(num_return_sequences=number)) == text
     for number in (0, -1):

@@ -774,17 +774,19 @@ def test_prompts_that_cannot_fit_are_errors_and_long_answers_are_cut(start: Star
     assert "bad word" in _one(executor, Request([1], 1, bad_words=[[99]])).error_msg
     whole = start(ExecutorConfig(max_num_tokens=4))
     assert "enable_chunked_context" in _one(whole, Request([4] * 5, 1)).error_msg
-    assert "needs 9 sequences at once" in _one(executor, Request([4], 1, num_return_sequences=9)).error_msg
+    refused = _one(executor, Request([4], 1, num_return_sequences=1025)).error_msg
+    assert refused == "num_return_sequences must be at most 1024, not 1025"
     small = start(ExecutorConfig(kv_cache_config=KvCacheConfig(max_tokens=64)))
     assert "KV blocks" in _one(small, Request([4] * 70, 1)).error_msg
 
 
 def test_several_sequences_share_the_blocks_that_there_are(start: Start) -> None:
+    """Each has as many as one alone would have: they run one after the other where these are all."""
     executor = start(ExecutorConfig(kv_cache_config=KvCacheConfig(max_tokens=96)))
     sampling = SamplingConfig(num_return_sequences=3, top_p=0.5)
-    responses = _all(executor, Request([4] * 10, 200, sampling_config=sampling))
-    assert [len(response.result.output_token_ids[0]) for response in responses] == [32] * 3
-    assert "KV blocks" in _one(executor, Request([4] * 40, 200, sampling_config=sampling)).error_msg
+    for prompt in (10, 40):
+        responses = _all(executor, Request([4] * prompt, 200, sampling_config=sampling))
+        assert [len(response.result.output_token_ids[0]) for response in responses] == [96] * 3
 
 
 def test_context_logits_survive_a_pause_in_the_middle_of_the_prompt(start: Start) -> None:

@@ -50,9 +50,13 @@ def _output() -> OutputConfig:
 def _ask(executor: Executor, requests: list[Request]) -> list[Result]:
     ids = executor.enqueue_requests(requests)
     found = []
-    for responses in executor.await_responses(ids, LIMIT):
-        assert not responses[0].has_error(), responses[0].error_msg
-        found += [response.result for response in responses]
+    for request_id in ids:
+        results: list[Result] = []
+        while not (results and results[-1].is_final):
+            responses = executor.await_responses(request_id, LIMIT)
+            assert not responses[0].has_error(), responses[0].error_msg
+            results += [response.result for response in responses]
+        found += sorted(results, key=lambda result: result.sequence_index)
     return found
 
 
@@ -137,19 +141,12 @@ def test_beams_of_several_widths_run_together(start: Start) -> None:
     assert max(item.num_scheduled_requests for item in stats if item is not None) == 6
 
 
-def test_more_sequences_fit_where_they_share_a_prompt(start: Start) -> None:
-    executor, _ = start(60)
-    assert executor.fitting_sequences(400) == 4
-    assert executor.fitting_sequences(400, 350) == 16  # ten blocks together, three of each
-    assert executor.fitting_sequences(400, 400) == 47
-
-
 def test_requests_that_can_never_fit_are_refused_by_what_they_share(start: Start) -> None:
-    executor, _ = start(20)
-    request = Request(list(range(90)) * 3, 5, sampling_config=SamplingConfig(top_k=3, num_return_sequences=12))
+    executor, _ = start(20, ExecutorConfig(max_beam_width=12))
+    request = Request(list(range(90)) * 3, 5, sampling_config=SamplingConfig(12))
     (response,) = executor.await_responses(executor.enqueue_request(request), LIMIT)
     assert "needs 20 KV blocks at least; this executor has 19" in (response.error_msg or "")
-    request.sampling_config = SamplingConfig(top_k=3, num_return_sequences=11)
+    request.sampling_config = SamplingConfig(11)
     assert len(_ask(executor, [request])) > 0
 
 

@@ -3,12 +3,8 @@
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -24,27 +20,6 @@ _PERIOD: Final = 0.1
 """Seconds for which statistics that were shown are recent enough."""
 
 
-@dataclass(slots=True)
-class _Course:
-    """A reply's generations that have been sent, and those that go one by one as others end.
-
-    All at once, they would hold a copy of the prompt each, and everybody else would wait behind them.
-    """
-
-    later: deque[Generation]
-    ids: list[int] = field(default_factory=list)
-    """Of the requests that have been sent."""
-    begun: float = field(default_factory=time.monotonic)
-
-    def next(self) -> Generation:
-        """Take the next one, with what is left of the time that it had."""
-        generation = self.later.popleft()
-        if (time_left := generation.request.allotted_time_ms) is not None:
-            waited = timedelta(seconds=time.monotonic() - self.begun)
-            generation.request.allotted_time_ms = max(timedelta(microseconds=1), time_left - waited)
-        return generation
-
-
 class Dispatcher:
     """Sends generations into ``executor``, and its responses to where they belong. Owns both that and ``metrics``."""
 
@@ -55,9 +30,6 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._pending: dict[int | None, Generation] = {}
         """By the numbers that their requests carry."""
-        self._courses: dict[Reply, _Course] = {}
-        """Those of which something is still to be sent."""
-        self._sender = ThreadPoolExecutor(1, f"repoagent-{model_name}-llm-sender")
         self._numbers = itertools.count(1)
         self._closed = False
         self._showing = threading.Lock()
@@ -73,23 +45,8 @@ class Dispatcher:
         """Whether generations are taken."""
         return not self._closed and self._executor.can_enqueue_requests()
 
-    def fitting_sequences(self, tokens: int, prompt: int) -> int:
-        """How many texts of ``tokens`` tokens, ``prompt`` of them the prompt, one request of the executor may have."""
-        return self._executor.fitting_sequences(tokens, prompt)
-
     def submit(self, reply: Reply, generations: Sequence[Generation]) -> None:
-        """Send the generations of ``reply``; they are answered from here on, or all of them refused at once.
-
-        Of those that continue another one, the first goes at once, and one more whenever one has ended.
-        """
-        continued = [generation for generation in generations if "continues" in vars(generation.request)]
-        course = _Course(deque(continued[1:]))
-        if course.later:
-            self._courses[reply] = course
-        late = set(course.later)
-        self._send(reply, course, [generation for generation in generations if generation not in late])
-
-    def _send(self, reply: Reply, course: _Course, generations: Sequence[Generation]) -> None:
+        """Send the generations of ``reply``; they are answered from here on, or all of them refused at once."""
         with self._changed:
             for generation in generations:
                 generation.request.client_id = next(self._numbers)
@@ -98,26 +55,11 @@ class Dispatcher:
         try:  # Not under the lock: to read a grammar takes a while, and others are answered meanwhile.
             ids = self._executor.enqueue_requests([generation.request for generation in generations])
         except BaseException as error:
-            self._courses.pop(reply, None)
             ours = [self._let_go(generation) for generation in generations]
             if any(ours):
                 reply.fail(as_repoagent_error(error, self._model_name))
         else:
-            course.ids += ids
-            reply.begin(partial(self._cancel, course.ids))
-
-    def _follow(self, reply: Reply) -> None:
-        """A generation of ``reply`` has ended: send another one, if there is one and someone waits for it."""
-        course = self._courses.get(reply)
-        if course is None:
-            return
-        if reply.over or self._closed:
-            del self._courses[reply]
-            return
-        generation = course.next()
-        if not course.later:
-            del self._courses[reply]
-        self._sender.submit(self._send, reply, course, [generation])
+            reply.begin(partial(self._cancel, ids))
 
     def _let_go(self, generation: Generation) -> bool:
         """Whether it was still to be answered; now it is not."""
@@ -126,7 +68,7 @@ class Dispatcher:
 
     def _cancel(self, ids: Sequence[int]) -> None:
         with suppress(ExecutorStoppedError):
-            for request_id in tuple(ids):  # The executor leaves alone what has ended.
+            for request_id in ids:  # The executor leaves alone what has ended.
                 self._executor.cancel_request(request_id)
 
     def close(self) -> None:
@@ -136,7 +78,6 @@ class Dispatcher:
             self._changed.notify()
         self._executor.shutdown()
         self._thread.join()
-        self._sender.shutdown()
         REGISTRY.refresh_no_more(self._show)
         with self._showing:  # a reader may be in there still
             self._metrics.close()
@@ -173,7 +114,6 @@ class Dispatcher:
                 self._metrics.count(len(generation.request.input_token_ids), generation.generated)
             if not response.is_last:
                 self._cancel([response.request_id])
-            self._follow(generation.reply)
 
     def _taken(self, generation: Generation, response: Response) -> bool:
         """Let ``generation`` have a response; True if it wants no more."""

@@ -114,10 +114,7 @@ class Form:
 class Generation:
     """A request on its way through the executor, and how its results become responses."""
 
-    def __init__(
-        self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form, first: int | None = None
-    ) -> None:
-        """``first``: the number of its first text among those of the row, where others have the rest."""
+    def __init__(self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form) -> None:
         self.request = request
         self.reply = reply
         self._row = row
@@ -127,8 +124,6 @@ class Generation:
         self._beams = config.beam_width > 1
         self.sequences = 1 if self._beams else config.num_return_sequences or 1
         """How many texts there are, each with responses of its own. Beams come together."""
-        self._numbered = first is not None or self.sequences > 1
-        self._first = first or 0
         self._stop_ids = frozenset(vars(request)["endings"].stop_ids if "endings" in vars(request) else ())
         self._outputs: dict[int, TextOutputs] = {}
         """By the index of the sequence."""
@@ -205,8 +200,8 @@ class Generation:
         prompt = self._prompt_text if form.with_prompt else ""
         made = [("", "length") if form.only_prompt else (each.text, _REASONS[each.reason]) for each in outputs.texts]
         values: dict[str, Any] = {"text_output": [prompt + text for text, _ in made]}
-        if self._numbered:
-            values["sequence_index"] = [self._first + sequence]
+        if self.sequences > 1:
+            values["sequence_index"] = [sequence]
         if form.finish_reason:
             values["finish_reason"] = [reason for _, reason in made]
             stops = [each.last if each.last in self._stop_ids else -1 for each in outputs.texts]

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from repoagent.serving.instances.backend import BackendInstance, BackendModel, C
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
-from repoagent_llm import Executor, ModelType, Request
+from repoagent_llm import Executor, ModelType
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import read_source
 from repoagent_llm.backend.configuration import ADAPTERS, Parameters, executor_config, named_adapters
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-_MOST_TEXTS: Final = 1024
-"""Of one prompt."""
-_SEED_STEP: Final = 0x9E3779B97F4A7C15
-"""Odd and large: seeds that clients count upwards do not meet."""
 _LIGHT: Final = 4096
 """Bytes of text that become tokens in some milliseconds."""
 _POOLED: Final = (PROMPT, "truncate_prompt_tokens")
@@ -214,10 +209,9 @@ class LlmModel(BackendModel):
             if wanted.get("max_tokens") == 0 and "prompt_log_probs" not in wanted
         }
         generations = [
-            generation
+            self._generation(request, wanted, reply, number)
             for number, wanted in enumerate(rows)
             if number not in prompts
-            for generation in self._generations(request, wanted, reply, number)
         ]
         self._limits.check_log_probs(sum(_log_probs(one) for one in generations))
         self._limits.check_logits(sum(_logits(one) for one in generations) * self._converter.vocab_size * 4)
@@ -246,10 +240,7 @@ class LlmModel(BackendModel):
             values["prompt_token_ids"] = tokens
         return values
 
-    def _generations(
-        self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int
-    ) -> Sequence[Generation]:
-        """One, unless the row has more texts than the executor can write at once."""
+    def _generation(self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int) -> Generation:
         form = self._form(wanted)
         if wanted.get("max_tokens") == 0:
             wanted, form = {**wanted, "max_tokens": 1}, replace(form, only_prompt=True, stream=False)
@@ -260,17 +251,7 @@ class LlmModel(BackendModel):
         asked = self._converter.request(request, wanted, streaming=streaming)
         if not form.stream:
             vars(asked)["most_log_probs"] = self._limits.limits.log_probs
-        count = asked.sampling_config.num_return_sequences or 1
-        prompt = len(asked.input_token_ids)
-        most = self._dispatcher.fitting_sequences(prompt + asked.max_tokens, prompt)
-        if count <= most or asked.sampling_config.beam_width > 1:
-            return [Generation(asked, reply, row, self._tokenizer, form)]
-        if count > _MOST_TEXTS:
-            raise InvalidArgumentError(f"num_return_sequences must be at most {_MOST_TEXTS}, not {count}")
-        return [
-            Generation(_part(asked, first, min(most, count - first)), reply, row, self._tokenizer, form, first)
-            for first in range(0, count, most)
-        ]
+        return Generation(asked, reply, row, self._tokenizer, form)
 
     def _form(self, wanted: RowParameters) -> Form:
         stream = bool(wanted.get("stream", False))
@@ -300,17 +281,6 @@ def _logits(made: Generation) -> int:
     texts = made.sequences * max(1, made.request.sampling_config.beam_width)
     prompt = len(made.request.input_token_ids) * made.sequences if wanted.return_context_logits else 0
     return prompt + (made.request.max_tokens * texts if wanted.return_generation_logits else 0)
-
-
-def _part(asked: Request, first: int, count: int) -> Request:
-    """A request for ``count`` of the texts of ``asked``, from number ``first`` on, with random numbers of their own."""
-    part, config = copy(asked), copy(asked.sampling_config)
-    config.num_return_sequences = count
-    if first:
-        config.seed = ((config.seed or 0) + first * _SEED_STEP) % (1 << 64)
-        vars(part)["continues"] = True  # It finds room in the queue if the first part does.
-    part.sampling_config = config
-    return part
 
 
 def _chat(folder: Path, limits: Limits) -> ChatRenderer | None:

@@ -20,10 +20,8 @@ class BlockBudget:
         return self.total - self.free
 
     def grow(self, task: Task, blocks: int, shared: int = 0) -> bool:
-        """See that ``task`` holds at least ``blocks``; False, and nothing changes, if there are too few."""
+        """See that ``task`` holds ``blocks``; False, and nothing changes, if there are too few."""
         more = blocks - self._held.get(task.id, 0)
-        if more <= 0:
-            return True
         if more > self.free:
             return False
         self.free -= more

@@ -390,7 +390,7 @@ class Engine:
                 for sequence in task.group.sequences:
                     self._cache.keep(task, sequence)
                 self._drop(task)
-            elif len(task.group.sequences) > 1 and not task.group.together:
+            elif task.group.width > 1 and not task.group.together:
                 self._close_finished(task)
 
     def _post(self) -> None:
@@ -403,6 +403,7 @@ class Engine:
             if sequence.finished and sequence.seq is not None:
                 self._cache.keep(task, sequence)
                 self._cache.close_sequence(sequence)
+                sequence.forget_prompt()
 
     def _fail(self, tasks: Sequence[Task], text: str) -> None:
         """Answer requests with an error."""

@@ -19,7 +19,6 @@ from repoagent_llm.engine.task import AnswerMemory, Group, Lookahead, Task, Task
 from repoagent_llm.engine.token_sampling_graph import Way, drawing_session
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterCache, AdapterLease
-from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import DecodingConfig
 from repoagent_llm.types.executor_config import ExecutorConfig
@@ -117,19 +116,9 @@ class Intake:
         self._info = info
         self._config = config
         self._checks = RequestChecks(info, config, capacity)
-        self._capacity = capacity
         self._guides = guides
         self._adapters = adapters
         self._memory = memory
-
-    def fitting_sequences(self, tokens: int, prompt: int = 0) -> int:
-        """How many sequences of ``tokens`` tokens one request may have at once; at least 1.
-
-        ``prompt``: so many of the tokens are its prompt, whose blocks sequences may share.
-        """
-        shared = prompt // BLOCK_TOKENS if self._capacity.shares else 0
-        own = max(1, blocks_for(min(tokens, self._info.max_seq_len) + 1) - shared)
-        return max(1, min(self._capacity.sequences, (self._capacity.blocks - shared) // own))
 
     def task(self, request: Request, request_id: int) -> Task:
         """The task of a request; what it needs is checked against this executor.
@@ -166,6 +155,7 @@ class Intake:
             table=table,
             extra_ids=_extra_ids(request),
             pooled=pooled(request, self._info),
+            rows=group.width if group.together else 1,
         )
         if task.pooled is not None:
             task.extra_names, task.context_extra_names = (HIDDEN,), frozenset([HIDDEN])
@@ -194,10 +184,10 @@ class Intake:
                 )
             guide = self._guides.create(request.guided_decoding_params)
         prompt = list(request.input_token_ids)
-        first = TokenSequence(0, prompt, len(prompt), Sampler(config), guide=guide)
         if config.beam_width > 1:
+            first = TokenSequence(0, prompt, len(prompt), Sampler(config), guide=guide)
             return BeamGroup(first, config, returned_beams(request))
-        return SamplingGroup(first, [Sampler(config, index) for index in range(sampled_sequences(request))])
+        return SamplingGroup(prompt, config, sampled_sequences(request), guide)
 
     def _lease(self, request: Request) -> AdapterLease | None:
         if request.lora_config is None:

@@ -190,7 +190,7 @@ def _request_stats(task: Task, scheduled: bool) -> RequestStats:
         id=task.id,
         stage=task.stage,
         # What has ended holds nothing any more, and what was paused is read again.
-        context_prefill_position=first.prompt_length if task.started else first.computed,
+        context_prefill_position=len(task.request.input_token_ids) if task.started else first.computed,
         num_generated_tokens=sum(sequence.generated for sequence in task.group.sequences),
         avg_num_decoded_tokens_per_iter=first.generated / max(1, task.iterations),
         scheduled=scheduled,

@@ -17,6 +17,8 @@ from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 from repoagent_llm.types.request import Request, SamplingConfig, extras_of
 
+_MOST_TEXTS: Final = 1024
+"""Of one prompt."""
 _FINITE: Final = (
     "temperature",
     "repetition_penalty",
@@ -170,11 +172,12 @@ class RequestChecks:
             raise CheckError(
                 f"num_return_sequences must be <= beam_width ({config.beam_width}), not {returned_beams(request)}"
             )
-        rows = max(config.beam_width, sampled_sequences(request))
-        if rows > self._capacity.sequences:
+        if config.beam_width > self._capacity.sequences:
             raise CheckError(
-                f"the request needs {rows} sequences at once; this executor has {self._capacity.sequences}"
+                f"the request needs {config.beam_width} sequences at once; this executor has {self._capacity.sequences}"
             )
+        if sampled_sequences(request) > _MOST_TEXTS:
+            raise CheckError(f"num_return_sequences must be at most {_MOST_TEXTS}, not {sampled_sequences(request)}")
 
     def _check_outputs(self, request: Request) -> None:
         wanted = request.output_config
@@ -207,7 +210,7 @@ class RequestChecks:
             raise CheckError(
                 f"Prompt length ({length}) exceeds max_num_tokens ({whole}); set ExecutorConfig.enable_chunked_context"
             )
-        width = max(request.sampling_config.beam_width, sampled_sequences(request))
+        width = request.sampling_config.beam_width
         most = self._capacity.most_blocks
         if most is not None and width * most <= self._capacity.blocks:
             return limit

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from repoagent_llm.engine.guide import Guide
 from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sampling import likeliest, log_softmax
@@ -13,6 +14,7 @@ from repoagent_llm.engine.word_lists import ends_with_any
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason
 from repoagent_llm.types.executor_errors import CheckError, EngineError
+from repoagent_llm.types.request import SamplingConfig
 
 Rows = npt.NDArray[np.float32]
 
@@ -31,21 +33,28 @@ def add_token(task: Task, sequence: TokenSequence, token: int) -> None:
 
 
 class SamplingGroup:
-    """``width`` sequences that share a prompt; they part after it, each with its own random numbers."""
+    """``width`` sequences that share a prompt; each has its own random numbers.
+
+    Those that may run when the prompt has been read part there. The others begin later, and read its end once more.
+    """
 
     together = False
 
-    def __init__(self, first: TokenSequence, samplers: Sequence[Sampler]) -> None:
-        self.sequences = [first]
-        self.width = len(samplers)
-        self._samplers = list(samplers)
+    def __init__(self, prompt: list[int], config: SamplingConfig, width: int = 1, guide: Guide | None = None) -> None:
+        """``guide``: for the first sequence; others have a copy of it."""
+        self.sequences = [TokenSequence(0, prompt, len(prompt), Sampler(config), guide=guide)]
+        self.width = width
+        self._config = config
+        self._origin = self.sequences[0].fork(0, None, self.sequences[0].sampler) if width > 1 else None
 
     def done(self) -> bool:
         """See Group."""
         return len(self.sequences) == self.width and all(sequence.finished for sequence in self.sequences)
 
     def stop(self, reason: FinishReason) -> None:
-        """See Group."""
+        """See Group. Where all that began have ended, one more answers with the reason."""
+        if len(self.sequences) < self.width and not any(not sequence.finished for sequence in self.sequences):
+            self.begin()
         self.width = len(self.sequences)
         for sequence in self.sequences:
             if not sequence.finished:
@@ -53,20 +62,27 @@ class SamplingGroup:
 
     def advance(self, task: Task, runner: ModelRunner, ready: Sequence[TokenSequence], rows: Sequence[Rows]) -> None:
         """See Group."""
-        if len(self.sequences) < self.width:
+        if len(self.sequences) == 1 and task.rows > 1 and not ready[0].generated:
             self._part(task, runner, ready[0], rows[0])
             return
         for sequence, sequence_rows in zip(ready, rows, strict=True):
             self._choose(task, sequence, sequence_rows)
 
+    def begin(self) -> TokenSequence:
+        """One more sequence, which has nothing but the prompt."""
+        assert self._origin is not None
+        index = len(self.sequences)
+        self.sequences.append(self._origin.fork(index, None, Sampler(self._config, index)))
+        return self.sequences[-1]
+
     def _part(self, task: Task, runner: ModelRunner, first: TokenSequence, rows: Rows) -> None:
-        """The prompt has been read: make the other sequences."""
+        """The prompt has been read: make the other sequences that may run."""
         assert first.seq is not None
-        for index in range(1, self.width):
+        for index in range(1, task.rows):
             seq = runner.fork(first.seq)
             if seq is None:
                 raise EngineError("the runner has no free sequence for one that was reserved")
-            self.sequences.append(first.fork(index, seq, self._samplers[index]))
+            self.sequences.append(first.fork(index, seq, Sampler(self._config, index)))
         for sequence in self.sequences:
             self._choose(task, sequence, rows.copy())
 

@@ -8,10 +8,12 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import cast
 
 import numpy as np
 
 from repoagent_llm.engine.blocks import Budget
+from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
@@ -162,6 +164,7 @@ class Scheduler:
         self.paused_now = 0
         self._failures: list[tuple[Task, Exception]] = []
         self._round: Plan | None = None
+        self._given_back = False  # rows or blocks, since the last plan
         self._limits = limits
         self._budget = budget
         self._cache = cache
@@ -179,6 +182,8 @@ class Scheduler:
             self._admit()
         if self._limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
             self._make_room()
+        if self._round is None:
+            self._spread()
         if self._round is not None and any(task.drafts for task in self.running):
             self._round = None
         if self._round is None and self.running and all(map(_in_step, self.running)):
@@ -235,6 +240,7 @@ class Scheduler:
             if task in group:
                 group.remove(task)
         self._round = None
+        self._given_back = True
         self._release(task)
 
     def take_failures(self) -> list[tuple[Task, Exception]]:
@@ -244,7 +250,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start waiting requests in order. No one overtakes one that does not fit yet; one of another width, which
-        cannot run beside the others at all, is passed over, but not forever."""
+        cannot run beside the others at all, is passed over, but not forever. Each starts with one sequence."""
         static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
         if static and self.running:
             return
@@ -254,8 +260,10 @@ class Scheduler:
             if self._has_another_width(task) and task.passed_over < _MOST_PASSING:
                 place += 1
                 continue
-            if not self._may_start(task) or not self._has_blocks(task):
-                return
+            self._hand_out([each for each in self.running if each.priority > task.priority])
+            while not self._may_start(task) or not self._has_blocks(task):
+                if not self._gives_way(task):
+                    return
             self.waiting.pop(place)
             for passed in self.waiting[:place]:
                 passed.passed_over += 1
@@ -266,6 +274,7 @@ class Scheduler:
                 self._release(task)
                 continue
             self._round = None
+            self._given_back = True  # what it was waited for with is for all, now
             task.paused = False
             task.stage = RequestStage.CONTEXT_IN_PROGRESS
             bisect.insort(self.running, task, key=lambda item: item.order)
@@ -282,8 +291,77 @@ class Scheduler:
             return True
         if self._has_another_width(task):
             return False
-        rows = sum(other.group.width for other in self.running) + task.group.width
-        return len(self.running) < self._limits.max_requests and rows <= self._limits.max_sequences
+        return len(self.running) < self._limits.max_requests and task.rows <= self._free_rows()
+
+    def _free_rows(self) -> int:
+        return self._limits.max_sequences - sum(task.rows for task in self.running)
+
+    def _awaited(self, priority: float) -> bool:
+        """Whether the first that waits comes before further sequences of a request of that priority."""
+        limits = self._limits
+        if not self.waiting or limits.policy is CapacitySchedulerPolicy.STATIC_BATCH:
+            return False
+        return self.waiting[0].priority >= priority and len(self.running) < limits.max_requests
+
+    def _gives_way(self, waiting: Task) -> bool:
+        """Stop one sequence of a request that has several, for one that waits; False: there is none to stop."""
+        if self._has_another_width(waiting) or len(self.running) >= self._limits.max_requests:
+            return False
+        for task in reversed(self.running):
+            if task.rows > 1 and not task.group.together and task.priority <= waiting.priority:
+                self._take_row(task)
+                return True
+        return False
+
+    def _take_row(self, task: Task) -> None:
+        """One sequence less: its last waits, and what it has computed is retained like that of one that has ended."""
+        task.rows -= 1
+        for sequence in task.open()[task.rows :]:
+            self._cache.keep(task, sequence)
+            self._cache.close_sequence(sequence)
+        self._budget.grow(task, self._blocks(task))
+
+    def _spread(self) -> None:
+        """Let more sequences run of requests that want several, those with the fewest first."""
+        wide = [task for task in self.running if task.group.width > 1 and isinstance(task.group, SamplingGroup)]
+        for task in wide:
+            if task.started and (left := max(1, len(task.open()))) < task.rows:
+                task.rows, self._given_back = left, True
+                self._budget.grow(task, self._blocks(task))
+        if self._given_back:
+            self._given_back = False
+            self._hand_out([task for task in wide if not self._awaited(task.priority)])
+        for task in wide:
+            if task.started:  # before its prompt has been read there is one alone
+                self._open_more(task, cast(SamplingGroup, task.group))
+
+    def _hand_out(self, tasks: Sequence[Task]) -> None:
+        """Give them the rows that are left, by priority, then to those with the fewest."""
+        free = self._free_rows()
+        tasks = sorted(
+            (task for task in tasks if task.rows < task.unfinished), key=lambda each: (-each.priority, each.rows)
+        )
+        for number, task in enumerate(tasks):
+            peers = sum(other.priority == task.priority for other in tasks[number:])
+            before, more = task.rows, min(task.unfinished - task.rows, -(-free // peers))
+            while more > 0:
+                task.rows = before + more
+                if self._budget.grow(task, self._blocks(task)):
+                    break
+                more //= 2
+                task.rows = before
+            free -= task.rows - before
+
+    def _open_more(self, task: Task, group: SamplingGroup) -> None:
+        """Those that may run do: first those that have begun."""
+        begun = [sequence for sequence in task.active() if sequence.seq is None]
+        try:
+            for _ in range(min(task.rows, task.unfinished) - len(task.open())):
+                self._cache.open_sequence(task, begun.pop(0) if begun else group.begin())
+        except Exception as error:  # whatever a runner raises ends this request, and nothing else
+            self._failures.append((task, error))
+            self.running.remove(task)
+            self._release(task)
 
     def _has_blocks(self, task: Task) -> bool:
         blocks = self._blocks(task)
@@ -291,24 +369,27 @@ class Scheduler:
 
     def _blocks(self, task: Task) -> int:
         """Blocks that the policy wants a request to hold before its next iteration."""
-        longest = max(len(sequence.tokens) for sequence in task.group.sequences) + len(task.drafts) + 1
+        prompt = len(task.request.input_token_ids)
+        longest = max((len(each.tokens) for each in task.active()), default=prompt) + len(task.drafts) + 1
         if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
-            longest = len(task.request.input_token_ids) + task.max_new_tokens
+            longest = prompt + task.max_new_tokens
         most = self._limits.most_blocks
         if most is not None and blocks_for(longest) > most:
-            return task.group.width * most  # the prompt, which is shared, falls behind the window
-        shared = len(task.request.input_token_ids) // BLOCK_TOKENS if self._limits.shares else 0
-        return shared + task.group.width * (blocks_for(longest) - shared)
+            return task.rows * most  # the prompt, which is shared, falls behind the window
+        shared = prompt // BLOCK_TOKENS if self._limits.shares else 0
+        return shared + task.rows * (blocks_for(longest) - shared)
 
     def _make_room(self) -> None:
-        """Pause from the end of the order until what is left fits."""
+        """Stop sequences and pause requests from the end of the order until what is left fits."""
         place = 0
         while place < len(self.running):
             task = self.running[place]
             if self._budget.grow(task, self._blocks(task)):
                 place += 1
+            elif (last := self.running[-1]).rows > 1 and not last.group.together:
+                self._take_row(last)
             else:
-                self._pause(self.running[-1])
+                self._pause(last)
 
     def _pause(self, task: Task) -> None:
         """Give back everything but the tokens; they are computed again when it is the request's turn again."""
@@ -316,6 +397,7 @@ class Scheduler:
         self._round = None
         self._release(task)
         task.paused, task.stage = True, RequestStage.QUEUED
+        task.rows = task.group.width if task.group.together else 1
         if not task.started:  # the prompt is read from its start once more
             task.context_logits.clear()
             task.prompt_log_probs.clear()

@@ -39,16 +39,21 @@ class SequenceCache:
         return self._runner
 
     def open(self, task: Task) -> None:
-        """Open a sequence for every sequence that still grows; what the pool knows need not be computed."""
-        for sequence in task.active():
-            sequence.seq = self._runner.open()
-            if sequence.seq is None:
-                raise EngineError("the runner has no free sequence for a request that was admitted")
-            sequence.computed = 0
-            if task.lease is not None:
-                self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
-            if self._pages is None or sequence is task.active()[0]:
-                self._reuse(task, sequence)
+        """Open as many of the sequences that still grow as may run; what the pool knows need not be computed."""
+        for sequence in task.active()[: task.rows]:
+            self.open_sequence(task, sequence)
+
+    def open_sequence(self, task: Task, sequence: TokenSequence) -> None:
+        """Open one of them. On pages one that has generated nothing shares what another has of the prompt."""
+        shares = self._pages is not None and not sequence.generated and bool(task.open())
+        sequence.seq = self._runner.open()
+        if sequence.seq is None:
+            raise EngineError("the runner has no free sequence for a request that was admitted")
+        sequence.computed = 0
+        if task.lease is not None:
+            self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
+        if not shares:
+            self._reuse(task, sequence)
 
     def shared_blocks(self, task: Task) -> int:
         """How many blocks of a request that waits are there, because running sequences hold them."""
@@ -61,24 +66,25 @@ class SequenceCache:
     def readable(self, task: Task) -> list[TokenSequence]:
         """The sequences of a task that may take tokens now.
 
-        After a pause one reads the prompt once more, and the others share its blocks.
+        Where none has the prompt, one reads it once more, and the others share its blocks.
         """
-        active = task.active()
-        if self._pages is None or len(active) < 2:
-            return active
-        first, *others = active
-        shared = first.prompt_length // BLOCK_TOKENS * BLOCK_TOKENS
-        behind = [sequence for sequence in others if sequence.computed < shared]
+        found = task.open()
+        if self._pages is None or len(found) < 2:
+            return found
+        shared = found[0].prompt_length // BLOCK_TOKENS * BLOCK_TOKENS
+        behind = [sequence for sequence in found if sequence.computed < shared]
         if not behind:
-            return active
-        if first.computed < shared:
-            return [first]
-        piece = self._pages.export_kv(first.seq, 0, shared)  # type: ignore[arg-type]
+            return found
+        source = next((each.seq for each in found if each.seq and self._pages.keeps(each.seq, shared)), None)
+        if source is None:
+            return [sequence for sequence in found if sequence not in behind[1:]]
+        piece = self._pages.export_kv(source, 0, shared)
         for sequence in behind:
+            self._pages.truncate(sequence.seq, 0)  # type: ignore[arg-type]
             self._pages.import_kv(sequence.seq, piece, shared)  # type: ignore[arg-type]
             sequence.computed = shared
         self._pages.drop_kv(piece)
-        return active
+        return found
 
     def _reuse(self, task: Task, sequence: TokenSequence) -> None:
         pages = 0

@@ -187,6 +187,8 @@ class Task:
     lease: AdapterLease | None = None
     table: PromptTable | None = None
     extra_ids: Sequence[int] = ()
+    #: How many of its sequences may run at once: all beams; of others the first, and more as they fit.
+    rows: int = 1
     stage: RequestStage = RequestStage.QUEUED
     paused: bool = False
     started: bool = False
@@ -232,6 +234,15 @@ class Task:
     def active(self) -> list[TokenSequence]:
         """TokenSequences that still grow."""
         return [sequence for sequence in self.group.sequences if not sequence.finished]
+
+    def open(self) -> list[TokenSequence]:
+        """Those of them that the runner has."""
+        return [sequence for sequence in self.active() if sequence.seq is not None]
+
+    @property
+    def unfinished(self) -> int:
+        """How many sequences still grow, those that have not begun counted."""
+        return self.group.width - sum(sequence.finished for sequence in self.group.sequences)
 
 
 def retention_of(task: Task, start: int) -> Retention | None:

@@ -59,6 +59,11 @@ class TokenSequence:
         """Generated tokens from number ``start`` on."""
         return self.tokens[self.prompt_length + start :]
 
+    def forget_prompt(self) -> None:
+        """It has ended and was answered, and others of its request go on."""
+        del self.tokens[: self.prompt_length]
+        self.prompt_length = 0
+
     def fork(self, index: int, seq: Seq | None, sampler: Sampler) -> "TokenSequence":
         """A sequence with the same history in another sequence of the runner."""
         return TokenSequence(

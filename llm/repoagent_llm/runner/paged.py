@@ -168,6 +168,11 @@ class PagedRunner:
         """The first token whose keys and values are still there; those before it are behind the window."""
         return self._sequences[seq].first * BLOCK_TOKENS
 
+    def keeps(self, seq: Seq, tokens: int) -> bool:
+        """Whether it holds what another needs that goes on behind its first ``tokens`` tokens."""
+        held = self._sequences[seq]
+        return held.length >= tokens and held.first <= self._behind(tokens)
+
     def held(self, seqs: Sequence[Seq]) -> int:
         """How many blocks these sequences hold together, shared ones counted once."""
         if len(seqs) == 1:

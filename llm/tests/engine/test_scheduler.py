@@ -68,7 +68,7 @@ def test_blocks_are_counted_by_request() -> None:
     assert budget.grow(one, 3)
     assert not budget.grow(two, 2)
     assert budget.grow(one, 2)
-    assert (budget.free, budget.used) == (1, 3)
+    assert (budget.free, budget.used) == (2, 2)
     budget.release(one)
     assert (budget.free, budget.used) == (4, 0)
     assert [blocks_for(tokens) for tokens in (0, 1, 32, 33)] == [0, 1, 1, 2]
