@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SHARE: Final = "models-at-once"
 _FOLDER: Final = "kv-cache-directory"
 _FOLDER_BYTES: Final = "kv-cache-directory-bytes"
+_SALTS: Final = "salt-by-client"
 _ADAPTERS: Final = "adapters"
 _PEFT: Final = "adapter_config.json"
 _PACKAGES: Final = ("tokenizers", "onnx")
@@ -41,12 +42,17 @@ class LlmBackend:
         """``settings``: ``models-at-once``, how many models have a share of the cores; without it they take turns.
 
         ``kv-cache-directory``: where retained blocks are kept in files, ``kv-cache-directory-bytes`` for each model.
+        ``salt-by-client``: whether clients of an access file reuse no prompts of each other; they do not by default.
 
         Raises:
-            InvalidArgumentError: one that must be is not a whole number above 0.
+            InvalidArgumentError: one that must be is not a whole number above 0, or not ``true`` or ``false``.
         """
         settings = settings or {}
-        warn_of_unknown(self.name, settings, (_SHARE, _FOLDER, _FOLDER_BYTES))
+        warn_of_unknown(self.name, settings, (_SHARE, _FOLDER, _FOLDER_BYTES, _SALTS))
+        salts = settings.get(_SALTS, "true")
+        if salts not in ("true", "false"):
+            raise InvalidArgumentError(f"--backend-config=llm,{_SALTS} must be 'true' or 'false', not '{salts}'")
+        self._salts = salts == "true"
         self._models_at_once = _number(settings, _SHARE)
         self._block_folder = settings.get(_FOLDER) or None
         self._block_folder_bytes = _number(settings, _FOLDER_BYTES)
@@ -110,6 +116,7 @@ class LlmBackend:
                         self._models_at_once,
                         fleeting=files.fleeting,
                         blocks=(self._block_folder, self._block_folder_bytes),
+                        salts=self._salts,
                         run_options=ending,
                     ),
                     lambda: setattr(ending, "terminate", True),

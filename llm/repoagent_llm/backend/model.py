@@ -1,5 +1,6 @@
 """One version of a language model."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -59,11 +60,13 @@ class LlmModel(BackendModel):
         fleeting: bool = False,
         run_options: Any = None,
         blocks: tuple[str | None, int | None] = (None, None),
+        salts: bool = True,
     ) -> None:
         """Load what lies in ``folder``.
 
         ``fleeting``: the folder goes when it is loaded, so that the session copies its weights; nothing of its texts is
         kept on a disk. ``run_options``: see RunnerOptions. ``blocks``: a folder for retained blocks, and its bytes.
+        ``salts``: clients of an access file reuse no prompts of each other.
 
         Raises:
             RepoAgentError: the configuration or a file makes no sense.
@@ -71,6 +74,7 @@ class LlmModel(BackendModel):
         self.keeps_files_open = not fleeting
         """Otherwise weights are mapped: their pages are read when they are needed."""
         self._version = version
+        self._salts = salts
         self._batching = config.max_batch_size > 0
         self._decoupled = config.model_transaction_policy.decoupled
         self._outputs = [item.name for item in config.output]
@@ -249,6 +253,8 @@ class LlmModel(BackendModel):
         # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
         streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
         asked = self._converter.request(request, wanted, streaming=streaming)
+        if self._salts and request.asker is not None:
+            asked.cache_salt_id = _salt(request.asker.client)
         if not form.stream:
             vars(asked)["most_log_probs"] = self._limits.limits.log_probs
         return Generation(asked, reply, row, self._tokenizer, form)
@@ -267,6 +273,11 @@ class LlmModel(BackendModel):
             reasoning_open=wanted.get("return_reasoning_open", False),
             stop_words=stop_texts(wanted),
         )
+
+
+def _salt(client: str) -> int:
+    """How fast an answer comes shows whether its prompt is retained: what one client sent is not for others to find."""
+    return int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "little")
 
 
 def _log_probs(made: Generation) -> int:

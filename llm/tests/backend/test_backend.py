@@ -11,8 +11,9 @@ import pytest
 from repoagent_llm.backend.backend import LlmBackend
 
 from llm.tests.backend.conftest import Asker, WriteModel
+from repoagent.audit import Actor
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.core import ServingCore
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
 
 def failure(core: ServingCore) -> str:
@@ -41,6 +42,29 @@ def test_a_share_of_the_cores_is_a_number(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="kv-cache-directory-bytes must be a whole number above 0"):
         LlmBackend({"kv-cache-directory-bytes": text})
     LlmBackend({"models-at-once": "3"})
+    with pytest.raises(InvalidArgumentError, match="salt-by-client must be 'true' or 'false', not"):
+        LlmBackend({"salt-by-client": text})
+
+
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_clients_reuse_no_prompts_of_each_other(tmp_path: Path, write_llm: WriteModel, setting: str) -> None:
+    """How fast an answer comes would show that another client sent the same prompt."""
+    write_llm()
+    options = CoreOptions(
+        repositories=(str(tmp_path / "models"),),
+        control_mode=ControlMode.EXPLICIT,
+        backend_config={"llm": {"salt-by-client": setting}},
+    )
+    with ServingCore(options) as core:
+        core.load("m")
+
+        def cached(client: str) -> int:
+            request = Asker(core).request("hello world " * 12, max_tokens=1, return_num_cached_tokens=True)
+            request.asker = Actor("on-demand", client) if client else None
+            return int(Asker(core).send(request).one().outputs["num_cached_tokens"].array.item())
+
+        found = [cached(client) > 0 for client in ("one", "one", "two", "two", "", "")]
+        assert found == [False, True, setting == "false", True, setting == "false", True]
 
 
 def test_a_broken_configuration_of_the_decoder_is_named(core: ServingCore, write_llm: WriteModel) -> None:
