@@ -136,7 +136,8 @@ class Generation:
         if any(self._fails(reason) for reason in result.finish_reasons):
             return True
         if (vector := vars(result).get(EMBEDDING)) is not None:
-            self.reply.send(self._row, {EMBEDDING: vector}, last=True)
+            read = {EMBEDDING: vector, "num_input_tokens": [len(self.request.input_token_ids)]}
+            self.reply.send(self._row, read, last=True)
             return True
         outputs = self._of(result.sequence_index)
         if outputs.done:  # At a word of its text; the executor does not know yet.

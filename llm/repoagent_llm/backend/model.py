@@ -40,7 +40,7 @@ logger: Final = logging.getLogger(__name__)
 
 _LIGHT: Final = 4096
 """Bytes of text that become tokens in some milliseconds."""
-_POOLED: Final = (PROMPT, "truncate_prompt_tokens")
+_POOLED: Final = (PROMPT, "input_ids", "truncate_prompt_tokens")
 """Of a row that wants a vector."""
 _THREADS: Final = 2
 """For requests that take longer, of each kind."""

@@ -79,9 +79,14 @@ OUTPUTS: Final[Mapping[str, TensorForm]] = {
 POOLING: Final = "pooling"
 """The parameter of a model of embeddings."""
 EMBEDDING: Final = "embedding"
-_POOLED_INPUTS: Final = {PROMPT: INPUTS[PROMPT]}
-POOLED_OUTPUTS: Final[Mapping[str, TensorForm]] = _forms(DataType.FP32, EMBEDDING, dims=(-1,))
-"""Of a model of embeddings, which has one input and one output."""
+_TOKENS: Final = "input_ids"
+_COUNT: Final = "num_input_tokens"
+_POOLED_INPUTS: Final = {name: INPUTS[name] for name in (PROMPT, _TOKENS)}
+POOLED_OUTPUTS: Final[Mapping[str, TensorForm]] = {
+    **_forms(DataType.FP32, EMBEDDING, dims=(-1,)),
+    _COUNT: OUTPUTS[_COUNT],
+}
+"""Of a model of embeddings, which takes a text or its tokens."""
 
 _WHOLE: Final = {DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64}
 _REAL: Final = {DataType.FP16, DataType.FP32, DataType.FP64}
@@ -104,11 +109,11 @@ def complete_tensors(config: "ModelConfig") -> None:
     pools = makes_vectors(config)
     inputs, outputs = (_POOLED_INPUTS, POOLED_OUTPUTS) if pools else (INPUTS, OUTPUTS)
     for item in config.input:
-        item.optional |= item.name in PROMPTS and not pools  # Each request has another one of these.
+        item.optional |= item.name in PROMPTS  # Each request has another one of these.
     for name, form in inputs.items():
         if name not in named:
             data_type: Any = int(form.data_type)
-            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=not pools)
+            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=True)
     named = {item.name for item in config.output}
     for name, form in outputs.items():
         if name not in named:

@@ -188,7 +188,8 @@ def test_a_model_that_pools_answers_with_vectors(
     write_llm(config="max_batch_size: 4" if batching else "", pooling=pooling)
     core.load("m")
     metadata = core.model_metadata("m", "")
-    assert [item["name"] for item in metadata["inputs"] + metadata["outputs"]] == ["text_input", "embedding"]
+    names = [item["name"] for item in metadata["inputs"] + metadata["outputs"]]
+    assert names == ["text_input", "input_ids", "embedding", "num_input_tokens"]
     inputs = Asker(core).request("hello world", batching=batching).inputs
     more = {"max_tokens": 0, "stream": True, "n": 3}  # which mean nothing here
     request = InferRequest(Asked("m", inputs, parameters=more))

@@ -11,7 +11,7 @@ from repoagent_server.handlers import inference
 from repoagent_server.http.generate import load_report
 from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
 from repoagent_server.openai.answer import Answer
-from repoagent_server.openai.embeddings import VectorRequest, embedding_of
+from repoagent_server.openai.embeddings import VectorRequest, embedding_of, tokens_of
 from repoagent_server.openai.errors import error_object, status_of
 
 logger: Final = logging.getLogger(__name__)
@@ -158,14 +158,17 @@ class VectorGroup(Group):
         super().__init__(exchange)
         self._asked = asked
         self._vectors: dict[int, Array] = {}
+        self._tokens = 0
         self._open = len(asked.texts)
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         if response is not None:
             self._vectors[number] = embedding_of(response)
+            self._tokens += tokens_of(response)
         self._open -= final
         if not self._open:
             if len(self._vectors) < len(self._asked.texts):
                 raise InternalError(f"model '{self._asked.model}' has answered without an output")
             vectors = [self._vectors[index] for index in range(len(self._vectors))]
-            self._respond(Response(200, self._asked.document(vectors)))
+            tokens = (self._tokens, 0) if self._tokens else None
+            self._respond(Response(200, self._asked.document(vectors, self._tokens), tokens=tokens))

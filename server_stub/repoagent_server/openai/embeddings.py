@@ -1,4 +1,7 @@
-"""``/v1/embeddings``, ``/v1/score``, ``/v1/rerank``: any model with one input of texts and one output of FP32."""
+"""``/v1/embeddings``, ``/v1/score``, ``/v1/rerank``: any model with one input of texts and one output of FP32.
+
+It may take tokens as well, ``input_ids``, and return how many it has read, ``num_input_tokens``.
+"""
 
 import base64
 import secrets
@@ -19,22 +22,23 @@ from repoagent_server.openai.tensors import ModelTensors
 
 _MOST: Final = 2048
 """Texts of one request, as at OpenAI."""
-_USAGE: Final = {"prompt_tokens": 0, "total_tokens": 0}
+_IDS: Final = "input_ids"
+_LARGEST: Final = (1 << 31) - 1
 _TINY: Final = 1e-8
 """Shorter vectors have no direction, as at vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Texts to be embedded."""
+    """Texts to be embedded, or tokens of such."""
 
     model: str
-    texts: list[str]
+    texts: Sequence[str | list[int]]
     base64: bool
     dimensions: int | None
 
-    def document(self, vectors: Sequence[Array]) -> bytes:
-        """The whole response.
+    def document(self, vectors: Sequence[Array], tokens: int) -> bytes:
+        """The whole response. ``tokens``: how many the model has read; 0 where it does not return that.
 
         Raises:
             InvalidArgumentError: the vectors have not as many dimensions as were asked for.
@@ -50,7 +54,7 @@ class EmbeddingRequest:
             }
             for index, vector in enumerate(vectors)
         ]
-        return dumps({"object": "list", "data": data, "model": self.model, "usage": _USAGE})
+        return dumps({"object": "list", "data": data, "model": self.model, "usage": _usage(tokens)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +67,21 @@ class ScoreRequest:
     pairs: int
     ranked: int | None = None
 
-    def document(self, vectors: Sequence[Array]) -> bytes:
+    def document(self, vectors: Sequence[Array], tokens: int) -> bytes:
         """The whole response, in vLLM's form."""
         firsts, others = vectors[: -self.pairs], vectors[-self.pairs :]
         scores = [self._score(one, other) for one, other in zip(cycle(firsts), others, strict=False)]
         if self.ranked is None:
             data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
             head = {"id": f"score-{secrets.token_hex(12)}", "object": "list", "created": int(time.time())}
-            return dumps({**head, "model": self.model, "data": data, "usage": _USAGE})
+            return dumps({**head, "model": self.model, "data": data, "usage": _usage(tokens)})
         best = sorted(range(self.pairs), key=scores.__getitem__, reverse=True)[: self.ranked]
         results = [
             {"index": index, "document": {"text": self.texts[index + 1]}, "relevance_score": scores[index]}
             for index in best
         ]
         head = {"id": f"rerank-{secrets.token_hex(12)}", "model": self.model}
-        return dumps({**head, "usage": _USAGE, "results": results})
+        return dumps({**head, "usage": _usage(tokens), "results": results})
 
     def _score(self, one: Array, other: Array) -> float:
         """The cosine of their angle."""
@@ -89,6 +93,10 @@ class ScoreRequest:
         if not np.isfinite(score):
             raise InternalError(f"model '{self.model}' has returned a vector that is not finite")
         return score
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 VectorRequest: TypeAlias = EmbeddingRequest | ScoreRequest
@@ -104,21 +112,27 @@ def read_embedding(document: object) -> EmbeddingRequest:
     fields = Fields(document)
     model = fields.required("model")
     given = fields.get("input")
-    texts = [given] if type(given) is str else given
-    if type(texts) is list and texts and all(type(item) in (int, list) for item in texts):
-        raise fields.wrong("input", "cannot be honoured as tokens: send texts")
-    if type(texts) is not list or not 0 < len(texts) <= _MOST or any(type(item) is not str for item in texts):
-        raise fields.wrong("input", f"must be a string, or an array of 1 to {_MOST} strings")
+    texts = [given] if type(given) is str or _are_tokens(given) else given
+    if (
+        type(texts) is not list
+        or not 0 < len(texts) <= _MOST
+        or not (all(type(item) is str for item in texts) or all(map(_are_tokens, texts)))
+    ):
+        raise fields.wrong("input", f"must be a string, tokens, or an array of 1 to {_MOST} strings or lists of tokens")
     form = fields.text("encoding_format") or "float"
     if form not in ("float", "base64"):
         raise fields.wrong("encoding_format", "must be 'float' or 'base64'")
     return EmbeddingRequest(model, texts, form == "base64", fields.whole("dimensions", 1, 1 << 24))
 
 
+def _are_tokens(value: object) -> bool:
+    return type(value) is list and bool(value) and all(type(item) is int and 0 <= item <= _LARGEST for item in value)
+
+
 def makes_embeddings(metadata: Mapping[str, Any]) -> bool:
     """Whether a model with these metadata has one input of texts and one output of FP32."""
     outputs = [item for item in metadata["outputs"] if item["datatype"] == "FP32"]
-    inputs = metadata["inputs"]
+    inputs = [item for item in metadata["inputs"] if item["name"] != _IDS]
     return len(inputs) == 1 and inputs[0]["datatype"] == "BYTES" and len(outputs) == 1
 
 
@@ -126,16 +140,17 @@ def embedding_requests(asked: VectorRequest, metadata: Mapping[str, Any]) -> lis
     """One request for each text: the server's batchers join them.
 
     Raises:
-        InvalidArgumentError: the model makes no embeddings.
+        InvalidArgumentError: the model makes no embeddings, or none of tokens.
     """
     if not makes_embeddings(metadata):
         raise InvalidArgumentError(
             f"model '{asked.model}' makes no embeddings: it needs one input, of type BYTES, and one output of type FP32"
         )
+    (name,) = (item["name"] for item in metadata["inputs"] if item["name"] != _IDS)
     requests = []
     for text in asked.texts:
         tensors = ModelTensors(asked.model, metadata)
-        tensors.offer(metadata["inputs"][0]["name"], text)
+        tensors.need("input", name if isinstance(text, str) else _IDS, text)
         requests.append(Asked(asked.model, tensors.made))
     return requests
 
@@ -150,6 +165,12 @@ def embedding_of(response: InferResponse) -> Array:
         if tensor.data_type is DataType.FP32:
             return np.ascontiguousarray(tensor.array, np.float32).ravel()
     raise InternalError(f"model '{response.model_name}' has returned no FP32 output")
+
+
+def tokens_of(response: InferResponse) -> int:
+    """How many tokens the model has read for it; 0: it does not return that."""
+    count = response.outputs.get("num_input_tokens")
+    return 0 if count is None else int(count.array.sum())
 
 
 def read_score(document: object) -> ScoreRequest:

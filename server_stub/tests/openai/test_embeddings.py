@@ -1,12 +1,14 @@
 """Embeddings of any model with one input of texts and one output of FP32, and the list of models."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
+from repoagent_llm.backend.tokenizing import Tokenizer
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])
@@ -37,9 +39,43 @@ def test_hidden_states_of_a_language_model_are_vectors_of_length_one(client: Ope
         client.completions.create(model="states", prompt="1+1=")
 
 
+def test_tokens_are_counted_as_the_tokenizer_does_and_may_be_the_input(
+    client: OpenAI, http: httpx.Client, repository: Path
+) -> None:
+    tokenizer = Tokenizer.load(repository / "states" / "1")
+    texts = ["1+1=", "12+30=", "123+456:7"]
+    tokens = [tokenizer.encode(text) for text in texts]
+    count = sum(map(len, tokens))
+    of_texts = client.embeddings.create(model="states", input=texts)
+    of_tokens = client.embeddings.create(model="states", input=tokens)
+    assert (of_texts.usage.prompt_tokens, of_texts.usage.total_tokens) == (count, count)
+    assert of_tokens.usage == of_texts.usage
+    for one, other in zip(of_texts.data, of_tokens.data, strict=True):
+        assert one.embedding == pytest.approx(other.embedding, abs=1e-5)
+    one_text = client.embeddings.create(model="states", input=tokens[1])
+    assert len(one_text.data) == 1
+    assert one_text.usage.prompt_tokens == len(tokens[1])
+    score = http.post("/v1/score", json={"model": "states", "text_1": texts[0], "text_2": texts[1:]}).json()
+    ranked = http.post("/v1/rerank", json={"model": "states", "query": texts[0], "documents": texts[1:]}).json()
+    assert score["usage"] == ranked["usage"] == {"prompt_tokens": count, "total_tokens": count}
+    with pytest.raises(BadRequestError, match="tokens outside of 0 to"):
+        client.embeddings.create(model="states", input=[10**6])
+
+
+def test_a_model_that_takes_no_tokens_and_counts_none(client: OpenAI) -> None:
+    assert client.embeddings.create(model="letters", input="banana").usage.prompt_tokens == 0
+    with pytest.raises(BadRequestError, match="model 'letters' has no input 'input_ids'") as caught:
+        client.embeddings.create(model="letters", input=[1, 2])
+    assert caught.value.param == "input"
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("input", []), ("input", None), ("input", [1, 2]), ("input", ["x"] * 2049), ("encoding_format", "hex")],
+    [
+        *(("input", value) for value in ([], None, [[]], ["x", 1], ["x", [1]], [-1], [1 << 31], [True], [[1], 2])),
+        ("input", ["x"] * 2049),
+        ("encoding_format", "hex"),
+    ],
 )
 def test_a_field_that_makes_no_sense_is_named(field: str, value: Any, http: httpx.Client) -> None:
     response = http.post("/v1/embeddings", json={"model": "letters", "input": "x", field: value})

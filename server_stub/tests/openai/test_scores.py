@@ -84,6 +84,6 @@ def test_vectors_without_a_cosine_are_a_fault_of_the_model() -> None:
     asked = read_score({"model": "m", "text_1": "x", "text_2": "y"})
     for other in ([1.0, 2.0, 3.0], [np.inf, 0.0], [np.nan, 0.0]):
         with pytest.raises(InternalError, match="model 'm' has returned"):
-            asked.document([np.array([1.0, 2.0], np.float32), np.array(other, np.float32)])
+            asked.document([np.array([1.0, 2.0], np.float32), np.array(other, np.float32)], 0)
     large = np.array([3e38, 3e38], np.float32)
     assert b'"score":1' in asked.document([large, large]) or b'"score":0.99999' in asked.document([large, large])
