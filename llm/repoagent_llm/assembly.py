@@ -290,7 +290,7 @@ def _disk(paged: PagedRunner, config: ExecutorConfig) -> Disk | None:
     if type(size) is not int or size < 0:
         raise CheckError(f"ExecutorConfig.block_folder_bytes must be an integer >= 0, not {size!r}")
     try:
-        store = BlockStore(Path(folder), paged.identity, paged.block_bytes, size)
+        store = BlockStore(Path(folder), paged.identity, paged.block_bytes + Disk.HEAD_BYTES, size)
     except OSError as error:
         raise CheckError(f"ExecutorConfig.block_folder: {error}") from error
     return Disk(paged, store)

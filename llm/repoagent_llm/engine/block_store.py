@@ -9,7 +9,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -79,6 +79,17 @@ class BlockStore:
         with self._lock:
             return _name(number) in self._known
 
+    def heads(self, size: int) -> Iterator[tuple[int, bytes]]:
+        """The hashes of all blocks, each with the first ``size`` bytes of its data, which are not checked."""
+        with self._lock:
+            names = list(self._known)
+        for name in names:
+            with contextlib.suppress(OSError), open(self._open(name), "rb") as file:
+                yield int(name.removesuffix(_SUFFIX), 16), file.read(_DIGEST + size)[_DIGEST:]
+
+    def _open(self, name: str) -> int:
+        return os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
     def load(self, number: int, tokens: Sequence[int]) -> bytes | None:
         """A block of these tokens; None: it is not there, or cannot be read, or is not what was written."""
         name = _name(number)
@@ -87,8 +98,7 @@ class BlockStore:
                 return None
             self._known[name] = self._known.pop(name)
         try:
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
+            with open(self._open(name), "rb") as file:
                 found = file.read(self._file_bytes + 1)
             os.utime(self._folder / name)
         except OSError as error:

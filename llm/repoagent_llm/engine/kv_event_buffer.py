@@ -53,6 +53,11 @@ class KvEventSink:
         self._manager = manager
         self._stored: KVCacheStoredData | None = None
 
+    @property
+    def active(self) -> bool:
+        """Whether anything is reported."""
+        return self._manager is not None
+
     def created(self, blocks: int, retained: int) -> None:
         """The cache exists."""
         self._add(KVCacheCreatedData([blocks, retained]))

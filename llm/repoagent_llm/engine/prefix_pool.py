@@ -8,7 +8,7 @@ longest first.
 import hashlib
 import heapq
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -140,9 +140,15 @@ class Match:
 
 
 class Disk:
-    """Retained blocks of a paged runner in files. Only those that depend on nothing but their tokens."""
+    """Retained blocks of a paged runner in files. Only those that depend on nothing but their tokens.
+
+    Each begins with the hash of the block before it and its tokens, so that what is there can be reported.
+    """
+
+    HEAD_BYTES: Final = 8 + 4 * BLOCK_TOKENS
 
     def __init__(self, runner: PagedRunner, store: BlockStore) -> None:
+        """``store``: for blocks that have ``HEAD_BYTES`` more than the runner's."""
         self._runner = runner
         self._store = store
 
@@ -150,14 +156,32 @@ class Disk:
         """Write a new page."""
         plain = [token for token in page.tokens if isinstance(token, int)]
         if len(plain) == BLOCK_TOKENS and key == PrefixKey() and not self._store.has(page.hash):
-            self._store.keep(page.hash, plain, self._runner.read_block(page.blob))
+            head = struct.pack("<Q", page.parent) + np.array(plain, "<i4").tobytes()
+            self._store.keep(page.hash, plain, head + self._runner.read_block(page.blob))
+
+    def blocks(self) -> Iterator[tuple[BlockHash, BlockHash, Sequence[int]]]:
+        """The blocks that can be found: hash, that of the one before it, tokens. Each comes after the one before it."""
+        behind: dict[BlockHash, list[tuple[BlockHash, Sequence[int]]]] = {}
+        for number, head in self._store.heads(self.HEAD_BYTES):
+            if len(head) == self.HEAD_BYTES:
+                parent = BlockHash(int.from_bytes(head[:8], "little"))
+                tokens: tuple[int, ...] = tuple(np.frombuffer(head, "<i4", offset=8).tolist())
+                if _chain(parent, tokens) == number:
+                    behind.setdefault(parent, []).append((BlockHash(number), tokens))
+        ends = [PrefixKey().root()]
+        while ends:
+            parent = ends.pop()
+            for name, its in behind.pop(parent, ()):
+                yield name, parent, its
+                ends.append(name)
 
     def load(self, name: BlockHash, tokens: tuple[Marked, ...], key: PrefixKey) -> bytes | None:
         """The content of a page, if there is a file of it."""
         plain = [token for token in tokens if isinstance(token, int)]
         if len(plain) < BLOCK_TOKENS or key != PrefixKey():
             return None
-        return self._store.load(name, plain)
+        data = self._store.load(name, plain)
+        return None if data is None else data[self.HEAD_BYTES :]
 
     def has(self, name: BlockHash) -> bool:
         """Whether there is a file of that page."""
@@ -204,6 +228,18 @@ class PrefixPool:
         self._first: dict[BlockHash, list[Page]] = {}
         self._leaves = LeafOrder(self._pages, clock)
         self._uses = 0
+        if disk is not None and events.active:
+            self._report_files(disk)
+
+    def _report_files(self, disk: Disk) -> None:
+        """What is in files from before can be reused."""
+        root = PrefixKey().root()
+        for name, parent, tokens in disk.blocks():
+            self._filed[name] = None
+            unique = [UniqueToken(token) for token in tokens]
+            block = KVCacheStoredBlockData(name, unique, None, 1, DEFAULT_PRIORITY)
+            self._events.stored(None if parent == root else parent, block)
+        self._events.flush()
 
     def __len__(self) -> int:
         return len(self._pages)

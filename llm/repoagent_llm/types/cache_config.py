@@ -28,7 +28,7 @@ class KVCacheCreatedData:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheStoredBlockData:
-    """One block that can be reused from now on. ``cache_level`` is 0: it is in memory."""
+    """One block that can be reused from now on. ``cache_level`` is 0: it is in memory; 1: in a file, from before."""
 
     block_hash: int
     tokens: list[UniqueToken]

@@ -260,6 +260,43 @@ class _Files:
     def load(self, number: int, tokens: Any) -> bytes | None:
         return self.kept.get(number)
 
+    def heads(self, size: int) -> Any:
+        return ((number, data[:size]) for number, data in self.kept.items())
+
+
+def test_blocks_in_files_from_before_have_level_1(clock: Clock, manager: KVCacheEventManager) -> None:
+    files: Any = _Files()
+    runner: Any = SimpleNamespace(read_block=bytes, restore=list, pool=SimpleNamespace(free=1))
+
+    def start() -> PrefixPool:
+        return PrefixPool(9, clock, events=KvEventSink(manager), disk=Disk(runner, files))
+
+    tokens = list(range(96))
+    _store(start(), tokens)
+    before = manager.get_latest_events()
+    first, second, third = files.kept
+    pool = start()
+    events = manager.get_latest_events()
+    for stored, level in ((before[0].data, 0), (events[0].data, 1)):
+        assert isinstance(stored, KVCacheStoredData)
+        assert stored.parent_hash is None
+        assert [block.block_hash for block in stored.blocks] == [first, second, third]
+        assert [token.token_id for block in stored.blocks for token in block.tokens] == tokens
+        assert {block.cache_level for block in stored.blocks} == {level}
+    assert _found(pool, [*tokens[:32], 0]) == tokens[:32]
+    (event,) = manager.get_latest_events()
+    assert event.data == KVCacheUpdatedData(first, KVCacheEventDiffInt(1, 0))
+    # Without the second the third is not found, and one that was changed is not what its name states.
+    changed = files.kept.pop(second)
+    start()
+    (event,) = manager.get_latest_events()
+    assert isinstance(event.data, KVCacheStoredData)
+    assert [block.block_hash for block in event.data.blocks] == [first]
+    files.kept[second] = changed[:9] + b"x" + changed[10:]
+    files.kept[first] = b""
+    start()
+    assert manager.get_latest_events() == []
+
 
 def test_a_block_that_is_in_a_file_alone_has_level_1(clock: Clock, manager: KVCacheEventManager) -> None:
     files: Any = _Files()

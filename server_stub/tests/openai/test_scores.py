@@ -86,4 +86,4 @@ def test_vectors_without_a_cosine_are_a_fault_of_the_model() -> None:
         with pytest.raises(InternalError, match="model 'm' has returned"):
             asked.document([np.array([1.0, 2.0], np.float32), np.array(other, np.float32)], 0)
     large = np.array([3e38, 3e38], np.float32)
-    assert b'"score":1' in asked.document([large, large]) or b'"score":0.99999' in asked.document([large, large])
+    assert b'"score":1' in asked.document([large, large], 0) or b'"score":0.99999' in asked.document([large, large], 0)
