@@ -156,8 +156,8 @@ class FleetBuilder(ModelBuilder):
         assert self.fleet is not None
         text = config.SerializeToString(deterministic=True)
         self.fleet.hand_over(root)
-        if calls := is_ensemble(config) or config.backend not in _WITHOUT_CALLS:
-            self.fleet.let_call()
+        calls = is_ensemble(config) or config.backend not in _WITHOUT_CALLS
+        self.fleet.prepare(calls=calls)
         homed = self._is_homed(name, config)
         order = (name, version, text, root)
         build = partial(self.fleet.build, *order, fleeting=fleeting, cancelled=cancelled, calls=calls)

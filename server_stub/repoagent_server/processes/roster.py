@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
-from repoagent_server.processes.calls import Ended
+from repoagent_server.processes.calls import Calls, Ended
 from repoagent_server.processes.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,16 @@ class Roster:
         worker = self._workers[index]
         if worker.serves:  # Else it has ended, and that other one is there, or starts.
             logger.error("worker %d does not take up a change: it is ended", index)
-            worker.end()
+            self._give_up(worker, worker.calls)
+
+    def _give_up(self, worker: WorkerProcess, calls: Calls | None) -> None:
+        """End a worker that did not answer ``calls``, or has ended, and return when that is seen: what comes next is
+        not asked of it. Another process may have its place by now, and is not to blame."""
+        with self.lock:
+            if worker.calls is not calls:
+                return
+            worker.kill()
+        worker.ended.wait(LAST_SECONDS)
 
     def _ask_those(
         self,
@@ -128,11 +137,11 @@ class Roster:
                     raise InternalError(f"it answers {str(answer)[:64]!r}")
                 answers.append(answer)
             except Ended:
-                pass
+                self._give_up(worker, calls)
             except FutureTimeoutError:
                 text = "worker %d does not answer '%s' within %s seconds: %s"
                 logger.error(text, worker.index, name, timeout, fate)
-                worker.end() if late is None else late.append(worker)
+                self._give_up(worker, calls) if late is None else late.append(worker)
             except RepoAgentError as error:
                 logger.error("worker %d does not do '%s': %s: %s", worker.index, name, fate, error)
                 calls.close() if late is None else late.append(worker)

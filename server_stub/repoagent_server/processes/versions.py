@@ -153,9 +153,10 @@ class Versions(Roster):
         if late:
             self._on_silent(late)
 
-    def let_call(self) -> None:
-        """A model is about to be built that may have others called."""
-        self._ask_those("let_call", timeout=STEP_SECONDS)
+    def prepare(self, *, calls: bool) -> None:
+        """A version is about to be built; ``calls``: it may have others called. A worker that does not answer is ended
+        before it has anything of the load, which goes on without it."""
+        self._ask_those(*(("let_call",) if calls else ("running", 0)), timeout=STEP_SECONDS)
 
     def choose_home(self) -> int:
         """The worker that is the home of the fewest versions.
@@ -175,7 +176,8 @@ class Versions(Roster):
         return self.ask(self.choose_home(), "stateful", backend, timeout=STEP_SECONDS) is True
 
     def settle(self, handed: Handed, complete: bytes) -> None:
-        """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too.
+        """Have all workers but its ``home`` pass requests for a version on, whether or not they have built it, too. One
+        that does not answer is ended: who takes its place passes them on.
 
         Raises:
             RepoAgentError: one of them cannot; all have let go of it.
@@ -183,12 +185,17 @@ class Versions(Roster):
         with self.lock:
             handed.complete = complete
             others = [(one, one.calls) for one in self._workers if one.calls is not None and one.index != handed.home]
-        asked = [(worker, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
-        for worker, one in asked:
+        asked = [(worker, calls, calls.begin("pass_on", *handed.passed)) for worker, calls in others]
+        for worker, calls, one in asked:
             try:
                 one.result(STEP_SECONDS)
-            except (RepoAgentError, FutureTimeoutError) as error:
-                if worker.index == LEAVING:
+            except FutureTimeoutError:
+                logger.error(
+                    "worker %d does not pass on requests for model '%s': it is ended", worker.index, handed.model
+                )
+                self._give_up(worker, calls)
+            except RepoAgentError as error:
+                if worker.index == LEAVING or isinstance(error, Ended):
                     continue
                 self.close_version(handed)
                 text = f"a worker cannot pass on requests for model '{handed.model}': {error}"

@@ -118,11 +118,6 @@ class WorkerProcess:
         if self._process is not None:
             self._process.kill()
 
-    def end(self) -> None:
-        """The same, and return when it is seen to have ended: what comes next is not asked of it."""
-        self.kill()
-        self.ended.wait(_LAST_SECONDS)
-
     def wait(self) -> str:
         """Return once it has ended, which it is to do by itself: how it ended."""
         news, self._news = self._news, None

@@ -54,8 +54,7 @@ class Place:
         self.index = index
         self.calls: Calls | None = None
         self.serves = False
-        self.ended = threading.Event()
-        self.ended.set()
+        self.ended = self
         self.silent = ""
         self.links: list[int] = []
         self.may: Mapping[str, Callable[..., Any]] = {}
@@ -77,9 +76,11 @@ class Place:
         if self.calls is not None:
             self.calls.over = True
 
-    def end(self) -> None:
-        self.kill()
-        self.calls, self.serves = None, False
+    def wait(self, _seconds: float) -> bool:
+        """Of its end: the fleet has seen it."""
+        if self.killed:
+            self.calls, self.serves = None, False
+        return True
 
 
 class Fixture:
@@ -158,17 +159,52 @@ def test_who_takes_the_place_of_a_worker_that_was_silent_is_not_ended_for_it(fix
     assert (silent.killed, new.killed) == (True, False)
 
 
+def test_a_load_goes_on_without_a_worker_that_ended_as_it_began(fixture: Fixture) -> None:
+    """It is one of those that are there until its end is seen."""
+    gone, _ = fixture.workers
+    gone.kill()
+    fixture.script["build"] = lambda *_: {"config": "", "keeps_files": False}
+    fixture.fleet.prepare(calls=False)
+    fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False)
+
+
+@pytest.mark.parametrize("calls", [True, False])
 def test_a_load_goes_on_without_a_worker_that_was_ended_as_it_began(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, calls: bool
 ) -> None:
     """It failed: the worker that had just been killed counted as one that died of the model."""
     monkeypatch.setattr(versions, "STEP_SECONDS", 0.01)
     hangs, works = fixture.workers
-    _hang(hangs, "let_call")
-    fixture.script["build"] = lambda *_: {"config": "", "keeps_files": False}
-    fixture.fleet.let_call()
+    _hang(hangs, "let_call" if calls else "running")
+    fixture.script |= {"build": lambda *_: {"config": "", "keeps_files": False}, "running": lambda _: 0}
+    fixture.fleet.prepare(calls=calls)
     fixture.fleet.build("m", 1, b"", "", fleeting=False, cancelled=lambda: False)
     assert (hangs.killed, works.killed) == (True, False)
+
+
+def test_a_load_goes_on_without_a_worker_that_does_not_pass_on_its_requests(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, and waited another 300 seconds for that worker to let go of the version."""
+    monkeypatch.setattr(versions, "STEP_SECONDS", 0.01)
+    home, hangs = fixture.workers
+    _hang(hangs, "pass_on")
+    handed = fixture.hand(1, home=home.index)
+    fixture.fleet.settle(handed, b"")
+    assert (home.killed, hangs.killed) == (False, True)
+    assert fixture.fleet._handed == {1: handed}
+    fixture.fleet.settle(fixture.hand(2, home=home.index), b"")
+
+
+def test_who_takes_the_place_of_a_worker_that_did_not_answer_is_not_ended_by_others_who_waited(
+    fixture: Fixture,
+) -> None:
+    """Loads that wait side by side all find out."""
+    silent, _ = fixture.workers
+    before = silent.calls
+    silent.launch("", {}, None)
+    fixture.fleet._give_up(cast(Any, silent), cast(Any, before))
+    assert not silent.killed
 
 
 def test_a_worker_that_does_not_let_go_of_a_version_is_ended(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

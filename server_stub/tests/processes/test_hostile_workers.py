@@ -502,6 +502,9 @@ class Lies:
     def build(self, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
         return cast(Any, None), self.answer
 
+    def prepare(self, *, calls: bool) -> None:
+        """There is one worker."""
+
     def stateful(self, _: str) -> bool:
         return False
 

@@ -8,7 +8,8 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ import httpx
 import pytest
 
 from server_stub.tests.serve.test_certificates_handed_out import Files
-from server_stub.tests.serve.test_processes import ask, connections, in_process, processes
+from server_stub.tests.serve.test_processes import IN_PROCESS, ask, connections, in_process, processes
 from tests.extent import in_full
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ class TritonPythonModel:
 """
 
 Operation = Callable[["Server"], int]
-OPERATIONS: Final[dict[str, tuple[Operation, bool]]] = {
-    "load": (lambda server: server.load("third").status_code, False),
-    "unload": (lambda server: server.unload("other").status_code, True),
-    "settings": (lambda server: server.http.post("/v2/logging", json={"log_verbose_level": 1}).status_code, True),
+OPERATIONS: Final[dict[str, Operation]] = {
+    "load": lambda server: server.load("third").status_code,
+    "unload": lambda server: server.unload("other").status_code,
+    "settings": lambda server: server.http.post("/v2/logging", json={"log_verbose_level": 1}).status_code,
 }
-"""What is done, and whether it succeeds without the worker: a load fails if one that builds its model ends."""
+"""What is done, and succeeds without the worker."""
 
 
 def stopped(server: "Server") -> int:
@@ -63,37 +64,64 @@ def test_a_stopped_worker_is_given_up_and_what_it_had_does_not_come_back(world: 
     world.model("other")
     world.model("third")
     server = world.serve("--processes=3", SILENCE, *MODELS)
-    operation, succeeds = OPERATIONS[name]
     with connections(server) as clients, ThreadPoolExecutor(1) as pool:
         assert {ask(one, "plain") for one in clients} == {200}
         pid = stopped(server)
-        done: Future[int] = pool.submit(operation, server)
+        done: Future[int] = pool.submit(OPERATIONS[name], server)
         answered = _answered(clients)
         assert answered, "the others serve"
         assert {one.post("/v2/repository/index").status_code for one in answered} == {200}
         assert not done.done(), "the index waits for no worker that is silent"
-        assert (done.result(120) == 200) == succeeds
+        assert done.result(120) == 200
     server.until(lambda: "serves again" in server.log, "another worker")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     assert pid not in processes(server)
-    has = {"load": {"plain", "other"}, "unload": {"plain"}, "settings": {"plain", "other"}}[name]
+    has = {"load": {"plain", "other", "third"}, "unload": {"plain"}, "settings": {"plain", "other"}}[name]
     with connections(server) as clients:
         for model in ("plain", "other", "third"):
             assert {ask(one, model) for one in clients} == {200 if model in has else 404}
     assert server.stop() == 0
 
 
+def test_loads_side_by_side_go_on_without_a_worker_that_is_stopped(world: "World") -> None:
+    """Each of them failed, one after the other, for as long as it was not given up."""
+    world.model("third")
+    world.model("homed", config='parameters { key: "home" value { string_value: "one" } }')
+    in_process(world, "calls", IN_PROCESS.format(trap=str(world.root / "no trap")))
+    names = ("third", "homed", "calls")
+    server = world.serve("--processes=3", "--limit-worker-silence-seconds=12", *MODELS[:1])
+    with ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(base_url=server.http.base_url, timeout=120)) for _ in range(24)]
+        assert {ask(one, "plain") for one in clients} == {200}
+        pid = stopped(server)
+        others = [one for one in clients if _answers(one)][: len(names)]
+        with ThreadPoolExecutor(len(names)) as pool:
+            loads = [
+                pool.submit(client.post, f"/v2/repository/models/{name}/load")
+                for name, client in zip(names, others, strict=True)
+            ]
+            answers = [one.result(120) for one in loads]
+            assert [one.status_code for one in answers] == [200] * len(names), [one.text for one in answers]
+    assert server.log.count("another one is started") == 1
+    server.until(lambda: "serves again" in server.log, "another worker")
+    assert pid not in processes(server)
+    with connections(server) as clients:
+        for model in names:
+            assert {ask(one, model) for one in clients} == {200}
+    assert server.stop() == 0
+
+
+def _answers(client: httpx.Client) -> bool:
+    with suppress(httpx.TimeoutException):
+        client.get("/v2/health/live", timeout=0.5)
+        return True
+    return False
+
+
 def _answered(clients: list[httpx.Client]) -> list[httpx.Client]:
     """Those that are not connected to a worker that is stopped."""
-    found = []
-    for one in clients:
-        with suppress(httpx.TimeoutException):
-            one.get("/v2/health/live", timeout=0.5)
-            found.append(one)
-            if len(found) == 2:
-                break
-    return found
+    return list(islice(filter(_answers, clients), 2))
 
 
 def test_a_worker_that_goes_on_in_time_takes_up_what_it_has_missed(world: "World") -> None:
