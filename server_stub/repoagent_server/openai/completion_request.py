@@ -109,9 +109,7 @@ def read_completion(document: object) -> TextRequest:
     values: Mapping[str, Any] = {
         "max_tokens": fields.whole("max_tokens", 0, MOST_TOKENS),
         "usual_tokens": _MAX_TOKENS,
-        "sampling": sampling.values,
-        "seed": sampling.seed,
-        "adapter": sampling.adapter,
+        "sampling": sampling,
         "guide": response_guide(fields),
         "top_log_probs": alternatives,
         "prompt_log_probs": (alternatives or 0) if echo and (of_tokens or alternatives is not None) else None,

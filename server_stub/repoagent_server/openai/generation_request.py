@@ -1,8 +1,9 @@
 """What a request to OpenAI's API asks a model for, whatever the model's tensors are."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repoagent_server.openai.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,10 @@ class GenerationRequest:
     max_tokens: int | None = None
     usual_tokens: int | None = None
     """As many, if the request does not limit them and the model has an input for it."""
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Values by the names of the request's fields, which are those of vLLM's sampling parameters."""
-    seed: int | None = None
-    """Chosen here, not by the client, so that two requests differ."""
+    sampling: Sampling
     guide: Guide | None = None
-    adapter: int | None = None
-    """The number under which the model keeps it."""
     adapter_name: str = ""
-    """The name that the model has for it; at most one of these two."""
+    """The name that the model has for it; at most one of this and the number in ``sampling``."""
     top_log_probs: int | None = None
     prompt_log_probs: int | None = None
     """Of each token of the prompt, and of so many others in its place."""

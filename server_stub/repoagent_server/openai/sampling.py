@@ -28,7 +28,8 @@ _REFUSED: Final[dict[str, tuple[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """``values``: those that are given, by vLLM's names. ``seed``: one for a request without."""
+    """``values``: those that are given, by vLLM's names. ``seed``: one for a request without, so that two differ.
+    ``adapter``: the number under which the model keeps it."""
 
     values: dict[str, Any]
     stop: tuple[str, ...]

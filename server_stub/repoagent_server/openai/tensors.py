@@ -70,8 +70,8 @@ def _shared(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> 
     if ask.guide is not None:
         tensors.need(ask.guide.field, "guided_decoding_guide_type", ask.guide.type)
         tensors.need(ask.guide.field, "guided_decoding_guide", ask.guide.text)
-    if ask.adapter is not None:
-        tensors.need("lora_task_id", "lora_task_id", ask.adapter)
+    if ask.sampling.adapter is not None:
+        tensors.need("lora_task_id", "lora_task_id", ask.sampling.adapter)
     if ask.adapter_name:
         tensors.need("model", ADAPTER, ask.adapter_name)
     if ask.top_log_probs is not None:
@@ -101,7 +101,7 @@ def _put_prompt(tensors: "ModelTensors", ask: GenerationRequest) -> None:
 
 
 def _put_sampling(tensors: "ModelTensors", ask: GenerationRequest) -> None:
-    values = dict(ask.sampling)
+    values, seed = dict(ask.sampling.values), ask.sampling.seed
     if not tensors.has("max_tokens") and tensors.has(_SAMPLING):  # As models of vllm_backend.
         values |= {"max_tokens": limit} if (limit := ask.max_tokens or ask.usual_tokens) else {}
     elif ask.max_tokens is not None:
@@ -109,12 +109,12 @@ def _put_sampling(tensors: "ModelTensors", ask: GenerationRequest) -> None:
     elif ask.usual_tokens is not None:
         tensors.offer("max_tokens", ask.usual_tokens)
     if tensors.has(_SAMPLING):
-        if ask.seed is not None:
-            values["seed"] = ask.seed
+        if seed is not None:
+            values["seed"] = seed
         tensors.offer(_SAMPLING, dumps_text(values))
         return
-    if ask.seed is not None:
-        tensors.offer("seed", ask.seed) or tensors.offer("random_seed", ask.seed)
+    if seed is not None:
+        tensors.offer("seed", seed) or tensors.offer("random_seed", seed)
     if values.get("temperature") != 0 and "top_p" not in values:
         tensors.offer("top_p", 1.0)  # Without it, texts of the llm backend are greedy.
     for name, value in values.items():
