@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from fetch_speed import serve
+from fetch_speed import OURS, serve
 from measures import fill, options_of, run, size_of, table
 from repoagent_decrypt.age.files import encrypt_file as encrypt_age
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
@@ -47,20 +47,6 @@ before = peak()
 work()
 print((peak() - before) << 10)
 """
-FETCH = (
-    """
-from repoagent.storage.cache.cache import Cache
-from repoagent.storage.transfer.streams import RemoteFile
-from repoagent.storage.transfer.streams import web_opener
-from repoagent.web import Hosts, WebClient
-""",
-    """
-    url, digest, size, cache = sys.argv[1:]
-    file = RemoteFile("w", url, web_opener(WebClient(Hosts(["127.0.0.1"])), url), int(size), digest=digest)
-    with Cache(Path(cache)) as store, store.scope() as scope:
-        scope.get_or_build("m", lambda target: scope.download([file], target) and None)
-""",
-)
 VERIFY = (
     """
 from repoagent_verify.trust_roots import read_trust
@@ -124,10 +110,11 @@ def child(parts: tuple[str, str], *arguments: object) -> int:
 def fetch(source: Path, size: int, scratch: Path) -> int:
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    peak = child(FETCH, serve(source, size), f"sha256:{digest}", size, scratch / "cache")
+    command = [sys.executable, "-c", OURS, serve(source, size), f"sha256:{digest}", size, scratch / "cache"]
+    _, before, peak = json.loads(run(command).stdout)
     subprocess.run(["chmod", "-R", "u+w", scratch / "cache"], check=True)
     subprocess.run(["rm", "-r", scratch / "cache"], check=True)
-    return peak
+    return int(peak - before) << 10
 
 
 def verify(root: Path, scratch: Path, shard_size: int | None) -> int:

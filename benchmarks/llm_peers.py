@@ -2,7 +2,7 @@
 
     make bench-table-llm                                         # installs the engines, writes docs/measurements
     python benchmarks/llm_peers.py --write docs/measurements
-    python benchmarks/llm_peers.py --quick --streams 1,8
+    python benchmarks/llm_peers.py --quick --streams 1 8
 
 All serve the same random Llama over OpenAI's ``/v1/completions``, and are there at once: they are asked in turns, round
 after round. Prompts of 128 tokens, 64 greedy tokens each, all at once; the client, which parses nothing, shares the
@@ -28,12 +28,11 @@ from statistics import mean
 from typing import Any
 
 from executor_runs import NEW_TOKENS, PROMPT
-from executor_speed import SIZES
 from llm_client import Client
 from llm_engines import ENGINES, OURS, PRECISIONS, Wanted
 from llm_folder import make_checkpoint, prompts
 from llm_page import Cell, Streamed, Table, show, write
-from measures import busy_seconds, machine, own_seconds, quiet, rounds, wait_for_quiet
+from measures import busy_seconds, machine, options_of, own_seconds, quiet, rounds, wait_for_quiet
 from servers import Missing, NotStarted, Server, end_with_servers
 
 PATH = "/v1/completions"
@@ -79,18 +78,18 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="125m")
-    parser.add_argument("--streams", default="1,4,8,16", help="how many at once")
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS, help="only these")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES), help="only these")
-    parser.add_argument("--rounds", type=int, default=5, help="quiet measurements of each cell")
-    parser.add_argument("--minutes", type=float, default=9, help="nothing is repeated after that; the start counts")
-    parser.add_argument("--quick", action="store_true", help="one round, whatever others do")
-    parser.add_argument("--write", type=Path, help="write llm-peers.md, its data and its plot below this directory")
-    parser.add_argument("--environments", type=Path, default=Path(".venvs"), help="where those of the engines lie")
-    options = parser.parse_args()
-    options.streams = [int(text) for text in options.streams.split(",")]
+    options = options_of(
+        __doc__,
+        size="125m",
+        streams=([1, 4, 8, 16], "how many at once"),
+        precisions=(list(PRECISIONS), "only these"),
+        engines=(list(ENGINES), "only these"),
+        rounds=(5, "quiet measurements of each cell"),
+        minutes=(9.0, "nothing is repeated after that; the start counts"),
+        quick=(False, "one round, whatever others do"),
+        write=(Path, "write llm-peers.md, its data and its plot below this directory"),
+        environments=(Path(".venvs"), "where those of the engines lie"),
+    )
     options.environments = options.environments.absolute()
     if options.quick:
         options.rounds, options.minutes = 1, 0
