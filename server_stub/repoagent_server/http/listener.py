@@ -173,6 +173,8 @@ async def stop_accepting(
             return
         server.close()
         await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
-        for waiting in list(queued(listener)):
-            with suppress(OSError):  # the client has gone
-                await asyncio.get_running_loop().connect_accepted_socket(protocol, waiting)
+        waiting = list(queued(listener))
+    # Closed by now: what came meanwhile would be queued for no one, and reset.
+    for connection in waiting:
+        with suppress(OSError):  # the client has gone
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)

@@ -1,12 +1,13 @@
 """Listening sockets: what becomes of connections that begin while one of two sockets on a port is given up."""
 
+import asyncio
 import selectors
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from repoagent_server.http.listener import bound, ignore_new, queued
+from repoagent_server.http.listener import bound, ignore_new, queued, stop_accepting
 
 MANY = 40
 
@@ -70,3 +71,27 @@ def test_a_socket_of_which_the_kernel_takes_no_filter_is_left_as_it_is(stack: Ex
     clients = _connecting(stack, port)
     arriving = _accepted(again, stack)
     assert {next(arriving).getpeername() for _ in clients} == {client.getsockname() for client in clients}
+
+
+def test_a_listener_is_closed_before_what_it_has_accepted_is_taken_over(stack: ExitStack) -> None:
+    """A client that came between the two would be reset."""
+    listener = _listening(stack, 0)
+    _connecting(stack, listener.getsockname()[1])
+    closed: list[bool] = []
+
+    class Protocol(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            closed.append(listener.fileno() < 0)
+            transport.close()
+
+    async def give_up() -> None:
+        server = await asyncio.get_running_loop().create_server(Protocol, "127.0.0.1", 0)
+        await stop_accepting(listener, server, Protocol, shared=False)
+        await asyncio.sleep(0)  # transports close in the next turn
+
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        assert selector.select(60)
+    asyncio.run(give_up())
+    assert closed
+    assert all(closed)
