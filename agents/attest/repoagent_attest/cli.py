@@ -44,6 +44,7 @@ def attest_group() -> None:
 @click.option("--policy", type=_PATH, help="The policy by which the model should have been loaded.")
 @click.option("--name", help="The name that the model should have.")
 @click.option("--max-age", type=_Age(), help="Refuse a receipt that is older, such as 90s, 15m, 12h or 30d.")
+@click.option("--level", "levels", multiple=True, help="A word that it must have among its verifiedLevels; repeatable.")
 def verify_command(
     receipt: str,
     public_key: Path,
@@ -51,6 +52,7 @@ def verify_command(
     policy: Path | None,
     name: str | None,
     max_age: timedelta | None,
+    levels: tuple[str, ...],
 ) -> None:
     """Verify a receipt, and compare it with a model and a policy.
 
@@ -69,7 +71,7 @@ def verify_command(
         sys.exit(2)
     try:
         found = read_receipt(document, _document(beside) if linked else None, key)
-        faults = list(differences(found, model, rules, name=name, most_age=max_age))
+        faults = list(differences(found, model, rules, name=name, most_age=max_age, levels=levels))
     except (OSError, RepoAgentError) as error:
         click.echo(_printable(f"repoagent: {_reason(error)}"), err=True)
         sys.exit(1)
@@ -81,8 +83,6 @@ def verify_command(
     click.echo(_printable(", ".join([found.predicate["timeVerified"], *found.predicate["verifiedLevels"]])))
     for subject in found.summary["subject"][1:]:
         click.echo(_printable(f"{subject.get('name')}: sha256:{subject['digest']['sha256']}"))
-    if found.details is None:
-        click.echo("without its details, which state whether the configuration was the model's own")
     if found.overridden:
         click.echo("loaded by a configuration that is not the model's own")
     if found.audit:

@@ -17,6 +17,8 @@ from repoagent.api.report import EntryReport, LoadReport
 SUMMARY_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 DETAILS_TYPE: Final = "urn:repoagent:load:v1"
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+OWN_CONFIGURATION: Final = "REPOAGENT_OWN_CONFIGURATION"
+"""The word among the levels for a load that brought no configuration but the model's own."""
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _NO_POLICY: Final = "urn:repoagent:no-policy"
 _POLICY: Final = "urn:repoagent:policy"
@@ -93,9 +95,14 @@ def _agent(entry: EntryReport, confidential_from: int | None) -> dict[str, Any]:
 
 
 def _levels(load: AttestedLoad) -> Sequence[str]:
-    """Words of our own: levels of SLSA are about builds. What a model's own agents stated counts for nothing."""
+    """Words of our own: levels of SLSA are about builds. What a model's own agents stated counts for nothing.
+
+    Each is good news, so that who ignores one, or does not find it, trusts a load less, never more.
+    """
     calls = [call for entry in load.report.entries for call in entry.actions]
     levels = ["REPOAGENT_AGENTS_PASSED"] if calls and all(call.outcome == "ok" for call in calls) else []
+    if "override_sha256" not in load.report.details:
+        levels.append(OWN_CONFIGURATION)
     if (load.report.details.get("policy") or {}).get("mode") == "enforce":
         levels.append("REPOAGENT_POLICY_ENFORCED")
     demanded = [entry for entry in load.report.entries if entry.origin == "policy"]

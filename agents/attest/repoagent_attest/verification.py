@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, digest_files, tree_digest, walk_beneath
 from repoagent.api.envelopes import PublicKey, read_document, verify
-from repoagent_attest.statements import DETAILS_TYPE, SUMMARY_TYPE
+from repoagent_attest.statements import DETAILS_TYPE, OWN_CONFIGURATION, SUMMARY_TYPE
 from repoagent_attest.statements import TIME as _TIME
 
 _FEW: Final = 3
@@ -48,8 +48,9 @@ class Receipt:
 
     @property
     def overridden(self) -> bool:
-        """Whether the details state that the load brought another configuration than that among the model's files."""
-        return self.details is not None and "override_sha256" in self.details["predicate"].get("load", ())
+        """Whether the load brought another configuration than that among the model's files, or may have done so."""
+        stated = self.details is not None and "override_sha256" in self.details["predicate"].get("load", ())
+        return stated or OWN_CONFIGURATION not in self.predicate["verifiedLevels"]
 
     @property
     def trees(self) -> list[str]:
@@ -84,10 +85,11 @@ def differences(
     *,
     name: str | None = None,
     most_age: timedelta | None = None,
+    levels: Collection[str] = (),
 ) -> Iterator[str]:
     """What contradicts the receipt, one sentence each: its own result, the files of ``model``, the ``policy``.
 
-    And that it is about a model of another ``name``, or older than ``most_age``.
+    And that it is about a model of another ``name``, older than ``most_age``, or without one of ``levels``.
     """
     predicate = receipt.predicate
     if name is not None and receipt.name != name:
@@ -98,6 +100,9 @@ def differences(
             yield f"the receipt is of {predicate['timeVerified']}"
     if predicate.get("verificationResult") != "PASSED":
         yield "the load was refused: verificationResult is not PASSED"
+    for level in levels:
+        if level not in predicate["verifiedLevels"]:
+            yield f"the receipt does not state {level}"
     if policy is not None:
         found = predicate["policy"].get("digest", {}).get("sha256")
         if found != hashlib.sha256(policy).hexdigest():

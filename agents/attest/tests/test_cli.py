@@ -166,7 +166,7 @@ def test_what_is_neither_a_file_nor_a_directory_is_not_in_a_model(
 
 def test_a_model_that_no_agent_saw_is_not_stated_to_have_passed_any(receipt: Path) -> None:
     payload = json.loads(base64.b64decode(json.loads(receipt.read_text())["dsseEnvelope"]["payload"]))
-    assert payload["predicate"]["verifiedLevels"] == []
+    assert payload["predicate"]["verifiedLevels"] == ["REPOAGENT_OWN_CONFIGURATION"]
 
 
 def test_details_with_other_files_than_the_subject_do_not_agree_with_those(
@@ -212,7 +212,15 @@ def test_a_summary_without_its_details_hides_no_configuration(
     (details,) = receipts.glob("*.load.json")
     details.unlink()
     status, output = verify(receipt, public_file, "--model", model)
-    assert (status, "without its details, which state whether the configuration" in output) == (0, True)
+    assert (status, "configuration that is not the model's own\n" in output) == (0, True)
+    word = "REPOAGENT_OWN_CONFIGURATION"
+    assert verify(receipt, public_file, "--level", word) == (1, f"the receipt does not state {word}\n")
+
+
+def test_a_summary_states_that_the_configuration_was_the_models_own(receipt: Path, public_file: Path) -> None:
+    receipt.with_name(receipt.name.replace(".vsa.", ".load.")).unlink()
+    status, output = verify(receipt, public_file, "--level", "REPOAGENT_OWN_CONFIGURATION")
+    assert (status, "not the model's own" in output) == (0, False)
 
 
 @pytest.mark.parametrize("stated", [None, 1, "override_sha256", ["audit"]])

@@ -184,7 +184,7 @@ def test_a_refusal_that_the_policy_only_warns_of_is_no_agent_that_passed(
     )
     chain = new_loader(policy=policy).load(open_source("m", str(model)))
     chain.attest([1])
-    assert payload(only(receipts, ".vsa.json"))["predicate"]["verifiedLevels"] == []
+    assert payload(only(receipts, ".vsa.json"))["predicate"]["verifiedLevels"] == ["REPOAGENT_OWN_CONFIGURATION"]
 
 
 def test_the_policy_and_its_rule_are_named(new_loader: NewLoader, receipts: Path, model: Path) -> None:
@@ -196,7 +196,8 @@ def test_the_policy_and_its_rule_are_named(new_loader: NewLoader, receipts: Path
     chain.attest([1])
     predicate = payload(only(receipts, ".vsa.json"))["predicate"]
     assert predicate["policy"]["digest"]["sha256"] == hashlib.sha256(policy.encode()).hexdigest()
-    assert predicate["verifiedLevels"] == ["REPOAGENT_AGENTS_PASSED", "REPOAGENT_POLICY_ENFORCED"]
+    words = ("AGENTS_PASSED", "OWN_CONFIGURATION", "POLICY_ENFORCED")
+    assert predicate["verifiedLevels"] == [f"REPOAGENT_{word}" for word in words]
     details = payload(only(receipts, ".load.json"))["predicate"]
     assert details["load"]["policy"]["models"] == ["m*"]
     assert details["agents"][0]["origin"] == "policy"
