@@ -5,8 +5,10 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from repoagent.api import UnavailableError, replace_file
 from repoagent.api.attesting import Attestation, AttestedLoad, AttestorOptions
@@ -42,10 +44,7 @@ class DsseAttestor:
         bundles = {DETAILS_SUFFIX: sign(details, self._key), SUMMARY_SUFFIX: sign(summary, self._key)}
         digest = hashlib.sha256(summary).hexdigest()
         if self._directory is not None:
-            name = self._directory / _file_name(load.report.model)
-            # The details first: where there is a summary, what it names is there.
-            for suffix, bundle in bundles.items():
-                _write(name.with_name(name.name + suffix), to_json(bundle))
+            _write(self._directory, _file_name(load.report.model), bundles)
         document = {"summary": bundles[SUMMARY_SUFFIX], "details": bundles[DETAILS_SUFFIX]}
         return Attestation(to_json(document), digest)
 
@@ -63,8 +62,19 @@ def _check_directory(directory: Path) -> None:
         raise UnavailableError(f"the directory of receipts {directory} cannot be written to")
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        replace_file(path, data)
-    except OSError as error:
-        raise UnavailableError(f"{path.name} cannot be written: {error.strerror}") from error
+def _write(directory: Path, name: str, bundles: Mapping[str, Any]) -> None:
+    """Both or none: the details first, so that where there is a summary, what it names is there."""
+    with ExitStack() as written:
+        for suffix, bundle in bundles.items():
+            path = directory / (name + suffix)
+            try:
+                replace_file(path, to_json(bundle))
+            except OSError as error:
+                raise UnavailableError(f"{path.name} cannot be written: {error.strerror}") from error
+            written.callback(_remove, path)
+        written.pop_all()
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

@@ -44,7 +44,7 @@ def attest_group() -> None:
 @click.option("--policy", type=_PATH, help="The policy by which the model should have been loaded.")
 @click.option("--name", help="The name that the model should have.")
 @click.option("--max-age", type=_Age(), help="Refuse a receipt that is older, such as 90s, 15m, 12h or 30d.")
-@click.option("--level", "levels", multiple=True, help="A word that it must have among its verifiedLevels; repeatable.")
+@click.option("--level", "levels", multiple=True, help="A word of verifiedLevels that it must have; repeat for more.")
 def verify_command(
     receipt: str,
     public_key: Path,

@@ -282,6 +282,7 @@ def _attest(chain: LoadedChain, built: Built) -> None:
     except Exception:
         built.discard()
         raise
-    if (receipt := chain.attestation) is not None:
-        for served in built.versions.values():
-            served.show_receipt(f"sha256:{receipt.digest}", in_answers=receipt.in_answers)
+    receipt = chain.attestation
+    digest, in_answers = ("", False) if receipt is None else (f"sha256:{receipt.digest}", receipt.in_answers)
+    for served in built.versions.values():  # of a version that serves on, the receipt of an earlier load goes
+        served.show_receipt(digest, in_answers=in_answers)

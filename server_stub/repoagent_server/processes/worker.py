@@ -320,7 +320,7 @@ class Models:
             lacking = {number: model for _, number, *_ in versions if number not in self._built}
             self._lacking = {one: name for one, name in self._lacking.items() if name != model} | lacking
         for version, _, receipt, in_answers in versions:
-            if receipt and version in found:
+            if version in found:
                 found[version].show_receipt(receipt, in_answers=in_answers)
         if found:
             slot.show(LoadedModel(cast(LoadedChain, None), found, None))

@@ -1,0 +1,131 @@
+"""Moments at which a receipt could come to lie: a full disk, a log that is rotated, a clock set back, loads at once."""
+
+import errno
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import repoagent_attest.attestor
+from repoagent_attest import statements
+
+from agents.attest.tests.conftest import NewLoader
+from agents.attest.tests.test_receipts import payload
+from repoagent.api import replace_file
+from repoagent.api.envelopes import to_json
+from repoagent.audit.log import AuditLog
+from repoagent.config import ModelConfig
+from repoagent.errors import UnavailableError
+from repoagent.storage import open_source
+
+
+def _full_at(monkeypatch: pytest.MonkeyPatch, full: Callable[[Path], bool]) -> None:
+    def write(path: Path, data: bytes) -> None:
+        if full(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        replace_file(path, data)
+
+    monkeypatch.setattr(repoagent_attest.attestor, "replace_file", write)
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("suffix", [".load.json", ".vsa.json"])
+def test_a_disk_that_is_full_at_either_file_leaves_neither(
+    suffix: str, required: bool, new_loader: NewLoader, receipts: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Details alone would state that a model passed, of which no summary knows."""
+    chain = new_loader(required=required).load(open_source("m", str(model)))
+    _full_at(monkeypatch, lambda path: path.name.endswith(suffix))
+    if not required:
+        chain.attest([1])
+        assert (chain.attestation, list(receipts.iterdir())) == (None, [])
+        return
+    with pytest.raises(UnavailableError, match="No space left on device") as caught:
+        chain.attest([1])
+    assert list(receipts.iterdir()) == []
+    _full_at(monkeypatch, lambda _: False)
+    chain.fail(caught.value)
+    (summary,) = receipts.glob("*.vsa.json")
+    assert payload(summary)["predicate"]["verificationResult"] == "FAILED"
+
+
+def test_receipts_and_an_audit_log_that_is_rotated_meanwhile_vouch_for_each_other(
+    new_loader: NewLoader, receipts: Path, model: Path, tmp_path: Path
+) -> None:
+    """Files of the log begin anew by their size, with each load, and by another program that renames them."""
+    path = tmp_path / "audit.log"
+    with closing(AuditLog(path, sync=False, largest=500)) as log:
+        loader = new_loader(audit=log)
+        for turn in range(4):
+            chain = loader.load(open_source("m", str(model)))
+            path.rename(tmp_path / f"audit.log.mine-{turn}")
+            log.reopen()
+            chain.attest([1])
+    files = [file for file in tmp_path.glob("audit.log*") if file.suffix != ".head"]
+    lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
+    hashes = {json.loads(line)["seq"]: sha256(line).hexdigest() for line in lines}
+    found = [json.loads(line) for line in lines]
+    loaded = {line["what"]["attestation"]: line["seq"] for line in found if "attestation" in line["what"]}
+    for details in receipts.glob("*.load.json"):
+        head = payload(details)["predicate"]["load"]["audit"]
+        summary = details.with_name(details.name.replace(".load.", ".vsa."))
+        digest = sha256(_signed(summary)).hexdigest()
+        assert (loaded[f"sha256:{digest}"], hashes[head["seq"]]) == (head["seq"] + 1, head["hash"])
+    assert len(loaded) == 4
+
+
+def _signed(path: Path) -> bytes:
+    return to_json(payload(path))
+
+
+def test_a_clock_that_is_set_back_mixes_up_no_receipts(
+    new_loader: NewLoader, receipts: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their order is that of the audit log, whatever time they state."""
+    with closing(AuditLog(tmp_path / "audit.log")) as log:
+        loader = new_loader(audit=log)
+        for day in (0, -30, -30):
+            moment = datetime.now(UTC) + timedelta(days=day)
+
+            class Clock(datetime):
+                @classmethod
+                def now(cls, tz: Any = None, moment: datetime = moment) -> Any:
+                    return moment
+
+            monkeypatch.setattr(statements, "datetime", Clock)
+            monkeypatch.setattr("time.gmtime", lambda moment=moment: moment.timetuple())
+            loader.load(open_source("m", str(model))).attest([1])
+    found = [payload(path)["predicate"]["load"]["audit"]["seq"] for path in receipts.glob("*.load.json")]
+    assert len(set(found)) == 3
+    assert len(list(receipts.glob("*.vsa.json"))) == 3
+
+
+def test_two_loads_at_once_state_their_own_configurations(new_loader: NewLoader, receipts: Path, model: Path) -> None:
+    loader, together = new_loader(), Barrier(4)
+
+    def load(size: int) -> tuple[str, str]:
+        override = ModelConfig(name="m", backend="python", max_batch_size=size) if size else None
+        expected = sha256(override.SerializeToString(deterministic=True)).hexdigest() if override else ""
+        together.wait()
+        chain = loader.load(open_source("m", str(model)), override=override)
+        together.wait()
+        chain.attest([1])
+        assert chain.attestation is not None
+        return chain.attestation.digest, expected
+
+    with ThreadPoolExecutor(4) as pool:
+        expected = dict(pool.map(load, range(4)))
+    assert len(expected) == 4
+    for details in receipts.glob("*.load.json"):
+        summary = details.with_name(details.name.replace(".load.", ".vsa."))
+        stated = payload(details)["predicate"]["load"].get("override_sha256", "")
+        assert stated == expected.pop(sha256(_signed(summary)).hexdigest())
+        levels = payload(summary)["predicate"]["verifiedLevels"]
+        assert ("REPOAGENT_OWN_CONFIGURATION" in levels) is (not stated)
+    assert expected == {}
