@@ -95,8 +95,10 @@ def test_weights_that_the_graph_does_not_have_are_passed_over(decoder_folder: Ca
     folder = decoder_folder("llama")
     graph, weights = _apart(folder)
     text = (folder / "genai_config.json").read_text()
-    with Executor(graph, text, KIND, ExecutorConfig(), {**weights, "other": np.zeros(3, np.float32)}) as executor:
-        assert len(_tokens(executor)[0]) == len(PROMPT) + 8
+    bytes_alone = np.zeros(3, np.dtype("V2", metadata={"dtype": "bfloat16"}))
+    for other in (np.zeros(3, np.float32), bytes_alone):
+        with Executor(graph, text, KIND, ExecutorConfig(), {**weights, "other": other}) as executor:
+            assert len(_tokens(executor)[0]) == len(PROMPT) + 8
 
 
 def test_weights_of_a_type_that_numpy_lacks_are_taken_by_their_bytes(decoder_folder: Callable[..., Path]) -> None:

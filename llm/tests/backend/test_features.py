@@ -18,6 +18,7 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+STOP = "stop_token_id"
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": False}
 
 
@@ -157,6 +158,23 @@ def test_min_tokens_holds_back_every_end_token_of_a_model(core: ServingCore, wri
     core.load("m")
     assert counted() == 0
     assert counted(min_tokens=9) >= 9
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_has_the_reason_of_its_end_where_it_is_wanted_alone(asker: Asker, streamed: bool) -> None:
+    wishes: dict[str, Any] = {"max_tokens": 4, "exclude_input_in_output": True, "stream": streamed}
+
+    def ends(**more: Any) -> tuple[set[str], Any, Any]:
+        outputs = asker.ask("hello", **wishes, **more).wait()[-1].outputs
+        reason, stop = (outputs[name].array.tolist() if name in outputs else None for name in ("finish_reason", STOP))
+        return set(outputs), reason, stop
+
+    logits = asker.ask("hello", return_generation_logits=True, max_tokens=4).one().outputs["generation_logits"].array
+    last = int(logits[0, -1].argmax())
+    stopping = {"sampling_parameters": json.dumps({"temperature": 0, "ignore_eos": True, "stop_token_ids": [last]})}
+    assert ends() == ends(**stopping) == ({"text_output"}, None, None)
+    assert ends(return_finish_reason=True) == ({"text_output", "finish_reason"}, [b"length"], None)
+    assert ends(return_finish_reason=True, **stopping) == ({"text_output", "finish_reason", STOP}, [b"stop"], [last])
 
 
 @pytest.mark.parametrize(
