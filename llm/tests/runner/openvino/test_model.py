@@ -37,6 +37,7 @@ from repoagent_llm.types.executor_errors import CheckError, EngineError, Unsuppo
 from examples.executor.synthetic import synthetic_checkpoint
 from llm.tests.conftest import MakeFolder, need_openvino
 from llm.tests.reference import Reference
+from tests.extent import in_full
 
 TEXT = np.random.default_rng(5).integers(3, 90, 60).astype(np.int32)
 Open = Callable[..., PagedRunner]
@@ -302,3 +303,54 @@ def test_many_texts_in_a_small_pool_pause_and_go_on_as_if_they_were_alone(
     assert all(len(text) == 3 for text in texts)
     assert len({tuple(text) for text in texts}) > 5
     assert runner.pool.busy == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(in_full(3600, otherwise=300))
+def test_long_texts_in_a_pool_and_forks_of_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In full: 128 texts of up to 8192 tokens where 43,000 fit, as of a model of 125 M in 1 GB; 128 forks."""
+    count, longest, room = in_full((128, 8192, 43_000), otherwise=(16, 512, 1500))
+    chance = np.random.default_rng(3)
+    prompts = [chance.integers(3, 90, int(chance.integers(20, longest - 80))).tolist() for _ in range(count)]
+    requests = [Request(prompt, 80, output_config=OutputConfig(exclude_input_from_output=True)) for prompt in prompts]
+    alone = in_full(6, otherwise=16)
+
+    def texts(executor: Executor, asked: list[Request]) -> list[Any]:
+        found = executor.await_responses(executor.enqueue_requests(asked))
+        return [responses[0].result.output_token_ids for responses in found]
+
+    checkpoint = synthetic_checkpoint(tmp_path / "checkpoint", vocab_size=96, max_position_embeddings=2 * longest)
+    spec = read_spec(build(checkpoint, tmp_path / "decoder", form="paged"))
+
+    def runner(tokens: int) -> PagedRunner:
+        options = RunnerOptions(threads=1, cache_tokens=tokens, max_sequences=128, max_seq_len=longest + 64)
+        return open_paged(spec, options)
+
+    with Executor.from_runner(runner(longest + 64), ExecutorConfig(enable_chunked_context=True)) as executor:
+        expected = [texts(executor, [request])[0] for request in requests[:alone]]
+    policy = SchedulerConfig(CapacitySchedulerPolicy.MAX_UTILIZATION)
+    pages = runner(room)
+    most, step = [0], pages.step
+
+    def watched(segments: Any) -> Any:
+        result = step(segments)
+        most.append(max(most.pop(), pages.pool.busy))
+        return result
+
+    monkeypatch.setattr(pages, "step", watched)
+    config = ExecutorConfig(scheduler_config=policy, enable_chunked_context=True, iter_stats_max_iterations=10**6)
+    with Executor.from_runner(pages, config) as executor:
+        assert texts(executor, requests)[:alone] == expected
+        stats = [item.inflight_batching_stats for item in executor.get_latest_iteration_stats()]
+        assert sum(item.num_paused_requests for item in stats if item is not None) > 0
+        assert pages.pool.busy == 0
+        most[:] = [0]
+        forks = SamplingConfig(top_k=4, num_return_sequences=count)
+        prompt = chance.integers(3, 90, longest).tolist()
+        number = executor.enqueue_request(Request(prompt, 16, sampling_config=forks))
+        ended: list[Any] = []
+        while len(ended) < count:
+            ended += executor.await_responses(number)
+        assert not any(response.has_error() for response in ended)
+    assert most == [longest // 32 + count]
+    assert pages.pool.busy == 0
