@@ -10,6 +10,7 @@ import numpy as np
 
 from repoagent.turns import Seat, Turns
 from repoagent_llm.draft_target import check_vocabularies, speculation_of
+from repoagent_llm.engine.block_files import BlockFiles
 from repoagent_llm.engine.block_store import BlockStore
 from repoagent_llm.engine.blocks import BlockBudget, Budget, PageBudget
 from repoagent_llm.engine.debug_tensors import DebugTensors, graph_tensors
@@ -19,7 +20,7 @@ from repoagent_llm.engine.inbox import Inbox
 from repoagent_llm.engine.intake import Intake
 from repoagent_llm.engine.iteration_stats import StatsKeeper
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
-from repoagent_llm.engine.prefix_pool import Disk, PrefixPool
+from repoagent_llm.engine.prefix_pool import PrefixPool
 from repoagent_llm.engine.processors import PostProcessors
 from repoagent_llm.engine.request_checks import Capacity
 from repoagent_llm.engine.response_board import ResponseBoard
@@ -281,7 +282,7 @@ def _prefix_pool(pages: int, config: ExecutorConfig, sink: KvEventSink, paged: P
     return pool
 
 
-def _disk(paged: PagedRunner, config: ExecutorConfig) -> Disk | None:
+def _disk(paged: PagedRunner, config: ExecutorConfig) -> BlockFiles | None:
     """Blocks in files, if ``config.block_folder`` was set; ``config.block_folder_bytes`` of them."""
     folder = getattr(config, "block_folder", None)
     if folder is None:
@@ -290,10 +291,10 @@ def _disk(paged: PagedRunner, config: ExecutorConfig) -> Disk | None:
     if type(size) is not int or size < 0:
         raise CheckError(f"ExecutorConfig.block_folder_bytes must be an integer >= 0, not {size!r}")
     try:
-        store = BlockStore(Path(folder), paged.identity, paged.block_bytes + Disk.HEAD_BYTES, size)
+        store = BlockStore(Path(folder), paged.identity, paged.block_bytes + BlockFiles.HEAD_BYTES, size)
     except OSError as error:
         raise CheckError(f"ExecutorConfig.block_folder: {error}") from error
-    return Disk(paged, store)
+    return BlockFiles(paged, store)
 
 
 def _memory(config: ExecutorConfig) -> AnswerMemory | None:

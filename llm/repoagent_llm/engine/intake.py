@@ -10,8 +10,8 @@ from repoagent_llm.engine.batch_sampler import MOST_DRAWN
 from repoagent_llm.engine.beam_group import BeamGroup
 from repoagent_llm.engine.guide import GuideFactory
 from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.page import PrefixKey
 from repoagent_llm.engine.pooling import HIDDEN, pooled
-from repoagent_llm.engine.prefix_pool import PrefixKey
 from repoagent_llm.engine.request_checks import Capacity, RequestChecks, returned_beams, sampled_sequences
 from repoagent_llm.engine.sampler import Sampler
 from repoagent_llm.engine.sampling_group import SamplingGroup

@@ -1,126 +1,23 @@
 """PrefixPool: pieces of the KV cache that outlive their request, found again by a chain of hashes.
 
-A page is up to 32 tokens; its hash covers its tokens with their extra ids, everything before them, the adapter and
-the salt. Only full pages have children. When the pool is full, the leaf with the lowest priority goes, the one unused
-longest first.
+When the pool is full, the leaf with the lowest priority goes, the one unused longest first.
 """
 
-import hashlib
-import heapq
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final, NewType
+from typing import Final
 
-import numpy as np
-
-from repoagent_llm.engine.block_store import BlockStore
+from repoagent_llm.engine.block_files import BlockFiles
 from repoagent_llm.engine.kv_event_buffer import KvEventSink
+from repoagent_llm.engine.page import BlockHash, LeafOrder, Marked, Page, PrefixKey, chain_hash
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS
-from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import KvBlob
 from repoagent_llm.types.cache_config import DEFAULT_PRIORITY, KVCacheStoredBlockData, UniqueToken
 
-BlockHash = NewType("BlockHash", int)
-# A token; with an extra id, which distinguishes what one token stands for in different prompts, a pair.
-Marked = int | tuple[int, int]
-# So many entries may be out of date, beside as many as there are pages, before all are made again.
-_SPARE: Final = 64
 _LOOKS: Final = 2
 """Blocks in files that are looked at for each that goes there: so a file that has gone is found in time."""
-
-
-@dataclass(slots=True, eq=False)
-class Page:
-    """A retained piece of the cache. ``used`` counts up: no two pages have the same."""
-
-    hash: BlockHash
-    parent: BlockHash
-    tokens: tuple[Marked, ...]
-    blob: KvBlob
-    priority: int
-    expires: float | None
-    used: int
-    children: list["Page"] = field(default_factory=list)
-
-    def priority_at(self, now: float) -> int:
-        """The default priority when its time is over."""
-        return DEFAULT_PRIORITY if self.expires is not None and now >= self.expires else self.priority
-
-
-class LeafOrder:
-    """The leaves among ``pages``: the lowest priority first, of equal ones the one unused longest.
-
-    Entries of its heaps are never changed. A page that was used again, or that is a leaf no more, no longer fits an
-    earlier entry, which is thrown away when it comes to the top.
-    """
-
-    def __init__(self, pages: Mapping[BlockHash, Page], clock: Callable[[], float]) -> None:
-        self._pages = pages
-        self._clock = clock
-        self._order: list[tuple[int, int, BlockHash]] = []
-        self._expiring: list[tuple[float, BlockHash]] = []
-
-    def put(self, page: Page) -> None:
-        """A page is new, was used or changed, or has lost its last child."""
-        if page.children:
-            return
-        heapq.heappush(self._order, (page.priority_at(self._clock()), page.used, page.hash))
-        if page.expires is not None:
-            heapq.heappush(self._expiring, (page.expires, page.hash))
-        if len(self._order) + len(self._expiring) > 4 * (len(self._pages) + _SPARE):
-            self._start_anew()
-
-    def _start_anew(self) -> None:
-        leaves, now = [page for page in self._pages.values() if not page.children], self._clock()
-        self._order = [(page.priority_at(now), page.used, page.hash) for page in leaves]
-        self._expiring = [(page.expires, page.hash) for page in leaves if page.expires is not None]
-        heapq.heapify(self._order)
-        heapq.heapify(self._expiring)
-
-    def first(self, keep: BlockHash | None = None) -> Page | None:
-        """The leaf to give up, which is not ``keep``; None: there is none."""
-        now = self._clock()
-        self._expire(now)
-        kept = None
-        while self._order:
-            priority, used, name = self._order[0]
-            page = self._pages.get(name)
-            fits = page is not None and not page.children and (page.priority_at(now), page.used) == (priority, used)
-            if fits and name != keep:
-                break
-            entry = heapq.heappop(self._order)
-            if fits:
-                kept = entry
-        else:
-            page = None
-        if kept is not None:
-            heapq.heappush(self._order, kept)
-        return page
-
-    def _expire(self, now: float) -> None:
-        """Pages whose time is over stand elsewhere in the order."""
-        while self._expiring and self._expiring[0][0] <= now:
-            page = self._pages.get(heapq.heappop(self._expiring)[1])
-            if page is not None and not page.children:
-                heapq.heappush(self._order, (page.priority_at(now), page.used, page.hash))
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixKey:
-    """What must be equal besides the tokens."""
-
-    lora_id: int | None = None
-    salt: int | None = None
-    #: Distinguishes adapters that one task id had one after the other.
-    lora_digest: int = 0
-
-    def root(self) -> BlockHash:
-        """The hash that a chain starts from."""
-        head = struct.pack("<qQqq", self.lora_id is not None, self.lora_id or 0, self.salt is not None, 0)
-        return _digest(head + struct.pack("<QQ", self.salt or 0, self.lora_digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,68 +36,6 @@ class Match:
     tokens: int
 
 
-class Disk:
-    """Retained blocks of a paged runner in files. Only those that depend on nothing but their tokens.
-
-    Each begins with the hash of the block before it and its tokens, so that what is there can be reported.
-    """
-
-    HEAD_BYTES: Final = 8 + 4 * BLOCK_TOKENS
-
-    def __init__(self, runner: PagedRunner, store: BlockStore) -> None:
-        """``store``: for blocks that have ``HEAD_BYTES`` more than the runner's."""
-        self._runner = runner
-        self._store = store
-
-    def keep(self, page: Page, key: PrefixKey) -> None:
-        """Write a new page."""
-        plain = [token for token in page.tokens if isinstance(token, int)]
-        if len(plain) == BLOCK_TOKENS and key == PrefixKey() and not self._store.has(page.hash):
-            head = struct.pack("<Q", page.parent) + np.array(plain, "<i4").tobytes()
-            self._store.keep(page.hash, plain, head + self._runner.read_block(page.blob))
-
-    def blocks(self) -> Iterator[tuple[BlockHash, BlockHash, Sequence[int]]]:
-        """The blocks that can be found: hash, that of the one before it, tokens. Each comes after the one before it."""
-        behind: dict[BlockHash, list[tuple[BlockHash, Sequence[int]]]] = {}
-        for number, head in self._store.heads(self.HEAD_BYTES):
-            if len(head) == self.HEAD_BYTES:
-                parent = BlockHash(int.from_bytes(head[:8], "little"))
-                tokens: tuple[int, ...] = tuple(np.frombuffer(head, "<i4", offset=8).tolist())
-                if _chain(parent, tokens) == number:
-                    behind.setdefault(parent, []).append((BlockHash(number), tokens))
-        ends = [PrefixKey().root()]
-        while ends:
-            parent = ends.pop()
-            for name, its in behind.pop(parent, ()):
-                yield name, parent, its
-                ends.append(name)
-
-    def load(self, name: BlockHash, tokens: tuple[Marked, ...], key: PrefixKey) -> bytes | None:
-        """The content of a page, if there is a file of it."""
-        plain = [token for token in tokens if isinstance(token, int)]
-        if len(plain) < BLOCK_TOKENS or key != PrefixKey():
-            return None
-        data = self._store.load(name, plain)
-        return None if data is None else data[self.HEAD_BYTES :]
-
-    def has(self, name: BlockHash) -> bool:
-        """Whether there is a file of that page."""
-        return self._store.has(name)
-
-    @property
-    def full(self) -> bool:
-        """Whether a page must go before one can come back."""
-        return self._runner.pool.free == 0
-
-    def restore(self, data: bytes) -> KvBlob:
-        """A blob with that content."""
-        return self._runner.restore(data)
-
-    def close(self) -> None:
-        """Write what waits."""
-        self._store.close()
-
-
 class PrefixPool:
     """Pages by hash. ``pages`` 0 turns the pool off. ``drop``: called with the blob of a page that is given up.
 
@@ -215,7 +50,7 @@ class PrefixPool:
         partial: bool = True,
         events: KvEventSink,
         drop: Callable[[KvBlob], None] | None = None,
-        disk: Disk | None = None,
+        disk: BlockFiles | None = None,
     ) -> None:
         self._capacity = pages
         self._clock = clock
@@ -231,7 +66,7 @@ class PrefixPool:
         if disk is not None and events.active:
             self._report_files(disk)
 
-    def _report_files(self, disk: Disk) -> None:
+    def _report_files(self, disk: BlockFiles) -> None:
         """What is in files from before can be reused."""
         root = PrefixKey().root()
         for name, parent, tokens in disk.blocks():
@@ -266,7 +101,7 @@ class PrefixPool:
         """A page that comes back from its file. ``parent`` stays, and so does all that leads to it."""
         if self._disk is None or len(wanted) < BLOCK_TOKENS:
             return None
-        name = _chain(parent, wanted)
+        name = chain_hash(parent, wanted)
         data = self._disk.load(name, wanted, key)
         if data is None:
             self._look_at(name)
@@ -286,7 +121,7 @@ class PrefixPool:
             self._disk.close()
 
     def _best_child(self, parent: BlockHash, wanted: tuple[Marked, ...]) -> tuple[Page | None, int]:
-        full = self._pages.get(_chain(parent, wanted))
+        full = self._pages.get(chain_hash(parent, wanted))
         if full is not None and full.tokens == wanted:
             return full, len(wanted)
         best: tuple[Page | None, int] = (None, 0)
@@ -328,7 +163,7 @@ class PrefixPool:
             piece = tuple(tokens[start : start + BLOCK_TOKENS])
             if len(piece) < BLOCK_TOKENS and not self._partial:
                 return
-            name = _chain(parent, piece)
+            name = chain_hash(parent, piece)
             page = self._pages.get(name)
             if page is not None:
                 self._touch(page, retention(start))
@@ -434,16 +269,6 @@ class PrefixPool:
                 self._filed[name] = None
             else:
                 self._events.removed(name)
-
-
-def _chain(parent: BlockHash, tokens: tuple[Marked, ...]) -> BlockHash:
-    plain = [token[0] if isinstance(token, tuple) else token for token in tokens]
-    extras = [struct.pack("<iQ", place, token[1]) for place, token in enumerate(tokens) if isinstance(token, tuple)]
-    return _digest(struct.pack("<Q", parent) + np.array(plain, np.int32).tobytes() + b"".join(extras))
-
-
-def _digest(data: bytes) -> BlockHash:
-    return BlockHash(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
 
 
 def _common(left: tuple[Marked, ...], right: tuple[Marked, ...]) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.page import Marked, PrefixKey
 from repoagent_llm.engine.pooling import Pooled
-from repoagent_llm.engine.prefix_pool import Marked, PrefixKey, Retention
+from repoagent_llm.engine.prefix_pool import Retention
 from repoagent_llm.engine.prompt_table import PromptTable
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterLease

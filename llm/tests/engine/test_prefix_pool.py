@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from repoagent_llm.engine.block_files import BlockFiles
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
-from repoagent_llm.engine.prefix_pool import BlockHash, Disk, LeafOrder, Page, PrefixKey, PrefixPool, Retention
+from repoagent_llm.engine.page import BlockHash, LeafOrder, Page, PrefixKey
+from repoagent_llm.engine.prefix_pool import PrefixPool, Retention
 from repoagent_llm.types.cache_config import (
     KVCacheEventDiffInt,
     KVCacheRemovedData,
@@ -269,7 +271,7 @@ def test_blocks_in_files_from_before_have_level_1(clock: Clock, manager: KVCache
     runner: Any = SimpleNamespace(read_block=bytes, restore=list, pool=SimpleNamespace(free=1))
 
     def start() -> PrefixPool:
-        return PrefixPool(9, clock, events=KvEventSink(manager), disk=Disk(runner, files))
+        return PrefixPool(9, clock, events=KvEventSink(manager), disk=BlockFiles(runner, files))
 
     tokens = list(range(96))
     _store(start(), tokens)
@@ -301,7 +303,7 @@ def test_blocks_in_files_from_before_have_level_1(clock: Clock, manager: KVCache
 def test_a_block_that_is_in_a_file_alone_has_level_1(clock: Clock, manager: KVCacheEventManager) -> None:
     files: Any = _Files()
     runner: Any = SimpleNamespace(read_block=bytes, restore=list, pool=SimpleNamespace(free=1))
-    pool = PrefixPool(1, clock, events=KvEventSink(manager), disk=Disk(runner, files))
+    pool = PrefixPool(1, clock, events=KvEventSink(manager), disk=BlockFiles(runner, files))
     first, second, third = (list(range(start, start + 32)) for start in (0, 50, 100))
     _store(pool, first)
     (one,) = files.kept
