@@ -114,16 +114,20 @@ class LoadConversion:
         self._report = report
         self._product = Product()
         self._made: Mapping[str, str] = {}
-        self.plan = self._made_plan(options)
+        self._plan = self._made_plan(options)
         root = self._source.directory
-        self._sizes = {name: status_beneath(root, name, follow=False).st_size for name in self.plan.inputs}
+        self._sizes = {name: status_beneath(root, name, follow=False).st_size for name in self._plan.inputs}
+
+    @property
+    def plan(self) -> ConversionPlan:
+        return self._plan
 
     @property
     def input_bytes(self) -> int:
         return sum(self._sizes.values())
 
     def write(self, target: Path) -> Converted:
-        refuse_existing(target, (self.plan.output, statement_name(self.plan)), self._source.label)
+        refuse_existing(target, (self._plan.output, statement_name(self._plan)), self._source.label)
         started = time.monotonic()
         digests, read = self._digest_inputs()
         before = {path.relative_to(target).as_posix() for path in target.rglob("*")}
@@ -148,13 +152,13 @@ class LoadConversion:
         return Converted(files, self._product, built, digests)
 
     def configure(self, config: ModelConfig) -> None:
-        self._converter.configure(config, self.plan, self._product)
+        self._converter.configure(config, self._plan, self._product)
 
     def _digest_inputs(self) -> tuple[dict[str, str], int]:
         """SHA-256 of each input, and how many bytes were read for them."""
         found, read = self._load.digests.digests(
             self._source.directory,
-            dict.fromkeys(self.plan.inputs, ("sha256",)),
+            dict.fromkeys(self._plan.inputs, ("sha256",)),
             cancelled=self._is_cancelled,
             progress=lambda done, total: self._progress(done, total, "reading"),
         )
@@ -167,14 +171,14 @@ class LoadConversion:
         return plan
 
     def _tools(self) -> str:
-        return "".join(f"{name} {version}, " for name, version in self.plan.tools.items())
+        return "".join(f"{name} {version}, " for name, version in self._plan.tools.items())
 
     def _is_cancelled(self) -> bool:
         return self._load.cancelled
 
     def _obtain(self, target: Path, digests: Mapping[str, str]) -> tuple[str, int]:
         """How the result came about, and how many bytes were written for it."""
-        key = cache_key(self._pair, self._converter.version, self.plan, digests)
+        key = cache_key(self._pair, self._converter.version, self._plan, digests)
         trust = self._load.services.shared.trust(self._load.name)
         refused: list[RepoAgentError] = []
         made: list[tuple[str, int]] = []
@@ -198,7 +202,7 @@ class LoadConversion:
                 # The cache is full; there may be room elsewhere.
                 reason = str(error)
             else:
-                self._product = read_product(cached, self.plan)
+                self._product = read_product(cached, self._plan)
                 written = link_or_copy(cached, target)
                 if made and not written:
                     self._load.vouch(target, self._made)
@@ -228,8 +232,8 @@ class LoadConversion:
 
     def _fetch_or_build(self, directory: Path, digests: Mapping[str, str], key: str, trust: Trust) -> str:
         """How the result came about that is in ``directory`` now, and may be kept."""
-        definition = definition_of(self._pair, self.plan, digests)
-        wanted = Wanted(key, self.plan.output, definition, tools_of(self._converter.version, self.plan))
+        definition = definition_of(self._pair, self._plan, digests)
+        wanted = Wanted(key, self._plan.output, definition, tools_of(self._converter.version, self._plan))
         if trust.builders and (builders := self._fetch(wanted, directory, trust)):
             return f"from the shared cache, built by {', '.join(builders)}"
         self._build(directory, digests)
@@ -243,7 +247,7 @@ class LoadConversion:
         """Who built what is in ``directory`` now; none if it is to be built here."""
         try:
             builders = self._load.services.shared.fetch(wanted, directory, trust, self._is_cancelled)
-            read_product(directory, self.plan)
+            read_product(directory, self._plan)
         except CancelledError:
             raise
         except (OSError, RepoAgentError) as error:
@@ -280,12 +284,12 @@ class LoadConversion:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
         if jail_bytes(self._converter, self._load.services.limits):
-            refuse_foreign(directory, self.plan.output, self._pair[1], self._source.label)
-        made_by, plan, product = self._converter.version, self.plan, self._product
+            refuse_foreign(directory, self._plan.output, self._pair[1], self._source.label)
+        made_by, plan, product = self._converter.version, self._plan, self._product
         self._made = write_statement(directory, self._pair, made_by, plan, digests, product, started, proceed)
 
     def _build_here(self, directory: Path) -> Product:
-        job = ConversionJob(self._source.directory, directory, self.plan.settings, self._progress, self._is_cancelled)
+        job = ConversionJob(self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled)
         return self._converter.build(job)
 
     def _build_in_child(self, directory: Path) -> Product:
@@ -293,10 +297,10 @@ class LoadConversion:
             self._target,
             str(self._source.directory),
             str(directory),
-            dict(self.plan.settings),
+            dict(self._plan.settings),
             self._load.confidential,
             self._load.services.converter_settings.environment(self._pair[0]),
-            self.plan.inputs,
+            self._plan.inputs,
             jail_bytes(self._converter, self._load.services.limits),
         )
         scratch = self._load.new_directory("building")
