@@ -14,7 +14,7 @@ from measures import options_of, status_bytes
 from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.files.files import MemoryFiles

@@ -19,7 +19,7 @@ from onnx_models import onnx_model
 
 from repoagent.config import normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.files.files import MemoryFiles

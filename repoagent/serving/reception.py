@@ -186,7 +186,9 @@ class Reception:
         ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
         request that would have its model loaded first is not executed.
         """
-        served = self._find_when_ready(request)
+        if self._life.state is not _READY:
+            raise self._life.not_ready()
+        served = self._find(request)
         if served is None or not served.executes_here(patient):
             return None
         if self.tracer.enabled:
@@ -240,18 +242,15 @@ class Reception:
             InvalidArgumentError: the request does not fit the model.
             UnavailableError: the model or the server is not ready.
         """
-        served = self._find_when_ready(request)
+        if self._life.state is not _READY:
+            raise self._life.not_ready()
+        served = self._find(request)
         if served is not None:
             served.check(request)
 
     def _trace(self, request: InferRequest) -> None:
         if request.trace is None:
             request.trace = self.tracer.sample(request.model_name, request.trace_context)
-
-    def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
-        if self._life.state is not _READY:
-            raise self._life.not_ready()
-        return self._find(request)
 
     def _find(self, request: InferRequest) -> ServedModel | None:
         """What ``request`` goes to; None if it is a model that is to be loaded first. Raises as :meth:`find` does."""

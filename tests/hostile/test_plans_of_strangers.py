@@ -12,7 +12,7 @@ from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.assembly import ControlMode, CoreOptions
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.serving.core import ServingCore
 from tests.engines.models import add_sub, make, matmul
 from tests.engines.platforms import new_platform

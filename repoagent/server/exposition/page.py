@@ -72,7 +72,9 @@ def _read_quantile(pair: str) -> float:
     return value
 
 
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+_Read = Callable[[StatisticsSnapshot], int]
+
+_COUNTERS: Final[tuple[tuple[str, str, _Read], ...]] = (
     ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success),
     ("count", "Number of inferences performed (does not include cached requests)", lambda s: s.inference_count),
     (
@@ -82,31 +84,31 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...
     ),
 )
 
-_DURATIONS: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+_DURATIONS: Final[tuple[tuple[str, str, _Read], ...]] = (
     (
         "request",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
+        "inference request duration in microseconds (includes cached requests)",
         lambda s: s.request_ns,
     ),
-    ("queue", "Cumulative inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
+    ("queue", "inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
     (
         "compute_input",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        "compute input duration in microseconds (does not include cached requests)",
         lambda s: s.compute_input_ns,
     ),
     (
         "compute_infer",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        "compute inference duration in microseconds (does not include cached requests)",
         lambda s: s.compute_infer_ns,
     ),
     (
         "compute_output",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        "inference compute output duration in microseconds (does not include cached requests)",
         lambda s: s.compute_output_ns,
     ),
 )
 
-_CACHE: Final[tuple[tuple[str, str, Callable[[StatisticsSnapshot], int]], ...]] = (
+_CACHE: Final[tuple[tuple[str, str, _Read], ...]] = (
     ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits),
     ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses),
     (
@@ -138,7 +140,7 @@ def inference_families(
     )
     for name, text, read in _DURATIONS if durations else ():
         samples: list[Sample] = [(_labels(m), read(m.statistics) // 1000) for m in models]
-        yield Family(f"nv_inference_{name}_duration_us", "counter", text, samples)
+        yield Family(f"nv_inference_{name}_duration_us", "counter", f"Cumulative {text}", samples)
     yield Family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -149,7 +151,7 @@ def inference_families(
     for name, text, read in _CACHE if cached else ():
         if durations or "duration" not in name:
             yield Family(f"nv_cache_{name}", "counter", text, [(_labels(m), read(m.statistics)) for m in cached])
-    yield from latency_families(models, _labels, settings.summary_quantiles)
+    yield from latency_families(models, settings.summary_quantiles)
 
 
 def _labels(model: ModelMetrics) -> list[tuple[str, str]]:
@@ -173,59 +175,35 @@ def _failures(models: Sequence[ModelMetrics]) -> list[Sample]:
     ]
 
 
-_SUMMARIES: Final[tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]"], ...]] = (
-    ("request", "inference request duration in microseconds (includes cached requests)", lambda s: s.request_ns),
-    ("queue", "inference queuing duration in microseconds (includes cached requests)", lambda s: s.queue_ns),
-    (
-        "compute_input",
-        "compute input duration in microseconds (does not include cached requests)",
-        lambda s: s.compute_input_ns,
-    ),
-    (
-        "compute_infer",
-        "compute inference duration in microseconds (does not include cached requests)",
-        lambda s: s.compute_infer_ns,
-    ),
-    (
-        "compute_output",
-        "inference compute output duration in microseconds (does not include cached requests)",
-        lambda s: s.compute_output_ns,
-    ),
-)
-
-_LOOKUPS: Final[
-    tuple[tuple[str, str, "Callable[[StatisticsSnapshot], int]", "Callable[[StatisticsSnapshot], int]"], ...]
-] = (
+_LOOKUPS: Final[tuple[tuple[str, str, _Read, _Read], ...]] = (
     ("cache_hit", "cache hit duration in microseconds", lambda s: s.cache_hit_ns, lambda s: s.cache_hits),
     ("cache_miss", "cache miss duration in microseconds", lambda s: s.cache_miss_ns, lambda s: s.cache_misses),
 )
 
-Labels = Callable[["ModelMetrics"], Sequence[tuple[str, str]]]
 
-
-def latency_families(models: Sequence["ModelMetrics"], labels: Labels, quantiles: Sequence[float]) -> Iterable[Family]:
+def latency_families(models: Sequence[ModelMetrics], quantiles: Sequence[float]) -> Iterable[Family]:
     """The summaries and histograms of the models that keep what they are made of."""
-    for name, text, read in _SUMMARIES:
-        parts = [part for model in models for part in _summary(model, name, read, labels(model), quantiles)]
+    for name, text, read in _DURATIONS:
+        parts = [part for model in models for part in _summary(model, name, read, _labels(model), quantiles)]
         yield Family(f"nv_inference_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
     for name, text, read, count in _LOOKUPS:
         parts = [
             part
             for model in models
             if model.cached
-            for part in _parts(model, name, read(model.statistics), count(model.statistics), labels(model), quantiles)
+            for part in _parts(model, name, read(model.statistics), count(model.statistics), _labels(model), quantiles)
         ]
         yield Family(f"nv_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
     kept = [(model, recent.first_response) for model in models if (recent := model.statistics.recent)]
-    histograms = [part for model, metric in kept if metric for part in _histogram(metric, labels(model))]
+    histograms = [part for model, metric in kept if metric for part in _histogram(metric, _labels(model))]
     text = "Duration from request to first response in milliseconds"
     yield Family(FIRST_RESPONSE, "histogram", text, parts=histograms)
 
 
 def _summary(
-    model: "ModelMetrics",
+    model: ModelMetrics,
     name: str,
-    read: "Callable[[StatisticsSnapshot], int]",
+    read: _Read,
     labels: Sequence[tuple[str, str]],
     quantiles: Sequence[float],
 ) -> Iterable[Part]:
@@ -235,7 +213,7 @@ def _summary(
 
 
 def _parts(
-    model: "ModelMetrics",
+    model: ModelMetrics,
     name: str,
     total_ns: int,
     count: int,

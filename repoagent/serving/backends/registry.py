@@ -19,9 +19,9 @@ BackendFactory = Callable[[Mapping[str, str]], Backend]
 
 BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "onnxruntime": "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend",
+        "onnxruntime": "repoagent.serving.backends.onnxruntime.backend:OnnxRuntimeBackend",
         "python": "repoagent.serving.backends.python.backend:PythonBackend",
-        "tensorrt": "repoagent.serving.backends.tensorrt:TensorRtBackend",
+        "tensorrt": "repoagent.serving.backends.tensorrt.backend:TensorRtBackend",
     }
 )
 

@@ -14,7 +14,7 @@ from repoagent.engines.plan_description import check_digest
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probe import Findings
 from repoagent.errors import CancelledError
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.storage.files.files import MemoryFiles
 from repoagent.storage.repositories.sources import open_source
 from repoagent.testing import AgentHarness

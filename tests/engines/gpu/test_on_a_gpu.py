@@ -24,8 +24,8 @@ from repoagent.config import normalize, read_text
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor

@@ -19,8 +19,7 @@ from repoagent.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.backends.onnxruntime.backend import _TYPES, run_options, session_options
+from repoagent.serving.backends.onnxruntime.backend import _TYPES, OnnxRuntimeBackend, run_options, session_options
 from repoagent.serving.instances.backend import Capability, InstanceSpec
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.storage.files.files import DirectoryFiles

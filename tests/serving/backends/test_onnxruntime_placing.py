@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
 from repoagent.serving.instances.backend import BatchRunner, Capability, InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from tests.onnx_models import floats, model_bytes

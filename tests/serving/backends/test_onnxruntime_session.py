@@ -11,7 +11,8 @@ import pytest
 
 from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend, session
+from repoagent.serving.backends.onnxruntime import session
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
 from repoagent.serving.backends.onnxruntime.session import Choice, GpuProviders, check_used, open_session
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor

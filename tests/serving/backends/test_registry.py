@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
 from repoagent.serving.backends.registry import BackendRegistry
 
 
@@ -55,7 +55,7 @@ def test_settings_for_all_backends_reach_each_one_that_does_not_set_them(caplog:
 
 
 def test_a_plugin_offers_a_backend_by_its_target() -> None:
-    target = "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend"
+    target = "repoagent.serving.backends.onnxruntime.backend:OnnxRuntimeBackend"
     registry = BackendRegistry({"mine": target})
     assert {"mine", "onnxruntime", "python"} <= set(registry.names())
     assert isinstance(registry.get("mine"), OnnxRuntimeBackend)

@@ -6,9 +6,8 @@ from typing import Any
 
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.backends.tensorrt import TensorRtBackend
-from repoagent.serving.backends.tensorrt.backend import TensorRtModel
+from repoagent.serving.backends.onnxruntime.backend import OnnxRuntimeBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend, TensorRtModel
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.storage.files.files import MemoryFiles

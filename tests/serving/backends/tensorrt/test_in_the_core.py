@@ -11,7 +11,7 @@ import pytest
 from repoagent.engines.probe import Findings
 from repoagent.errors import RepoAgentError
 from repoagent.serving.assembly import ControlMode, CoreOptions
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.instance import VersionContext

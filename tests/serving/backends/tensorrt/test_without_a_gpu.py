@@ -11,7 +11,7 @@ from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.engines.probe import Findings
 from repoagent.engines.protocol import EngineOptions, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.backends.tensorrt.backend import TensorRtBackend
 from repoagent.storage.files.files import MemoryFiles
 from tests.engines.models import matmul
 from tests.engines.standin import StandInPlatform
