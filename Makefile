@@ -325,7 +325,7 @@ test-starved: $(STAMP) $(CAPI)
 # The long form of what the tests run one hundredth of, and property tests with examples that nobody has seen yet.
 soak: $(STAMP) $(CAPI) capi-sanitize
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q tests/config tests/loader tests/serving/scheduling agents/*/tests
-	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests llm/tests server_stub/tests capi/tests)
+	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests agents/*/tests llm/tests server_stub/tests capi/tests)
 
 clean:
 	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(CLIENTS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -15,6 +15,7 @@ from repoagent_scan.formats.format import Format, MalformedError
 from repoagent_scan.formats.zipped import is_keras, skops_types
 
 from agents.scan.tests.test_detection import SCHEMA, npy, skops
+from tests.extent import in_full
 
 ARRAY = npy(np.zeros(3))
 KERAS = ("metadata.json", "config.json", "model.weights.h5")
@@ -108,7 +109,7 @@ def test_damaged_archives_are_judged_without_an_error_of_python() -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("1.npy", npy(np.zeros(300)))
         file.writestr("schema.json", SCHEMA)
-    for _ in range(1500):
+    for _ in range(in_full(10_000, otherwise=300)):
         data = bytearray(buffer.getvalue())
         for _ in range(source.randint(1, 4)):
             place = source.randrange(4, len(data))

@@ -3,6 +3,7 @@
 import io
 import random
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from repoagent_convert.trees.graph import to_onnx
 from repoagent_convert.trees.lightgbm import read_lightgbm, text_in_skops
 
 from agents.convert.tests.trees.conftest import STORE
+from agents.convert.tests.trees.test_hostile_files import mutated
 from repoagent.api import ConversionSource
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsafePathError, UnsupportedError
 from repoagent.testing import AgentHarness
+from tests.extent import in_full
 
 MLMODEL = """artifact_path: model
 flavors:
@@ -210,9 +213,10 @@ def test_it_is_read_as_yaml_is(text: str) -> None:
     assert read_mlmodel(text) == plain(yaml.safe_load(text))
 
 
+@pytest.mark.timeout(in_full(3600, otherwise=300))
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
     source = random.Random(28)
-    for _ in range(2000):
+    for _ in range(in_full(10_000, otherwise=100)):
         data = bytearray(MLMODEL.encode())
         for _ in range(source.randint(1, 4)):
             place = source.randrange(len(data))
@@ -222,6 +226,15 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
             MlflowConverter().redirect(ConversionSource(tmp_path, "MLmodel", "1/MLmodel"), {})
         except RepoAgentError:
             continue
+
+
+@pytest.mark.timeout(in_full(3600, otherwise=300))
+def test_a_damaged_archive_around_lightgbm_is_an_error_or_has_its_trees() -> None:
+    source, content = random.Random(28), FOLDERS["lightgbm-sklearn/model.skops"].tobytes()
+    trees = text_in_skops(content)
+    for _ in range(in_full(10_000, otherwise=100)):
+        with suppress(RepoAgentError):
+            assert text_in_skops(mutated(content, source, is_text=False)) == trees
 
 
 def test_a_folder_is_served_by_one_line(tmp_path: Path) -> None:
