@@ -15,7 +15,7 @@ from repoagent.api import (
     recognized,
     status_beneath,
 )
-from repoagent.converters.onnx.source import refuse_other_backend, serve_with_onnx_runtime
+from repoagent.converters.onnx.source import public_error, refuse_other_backend, serve_with_onnx_runtime
 from repoagent.converters.option_values import file_name
 
 if TYPE_CHECKING:
@@ -139,3 +139,20 @@ def described(tensors: Any, *, batch: bool = True) -> list[dict[str, Any]]:
         }
         for one in tensors
     ]
+
+
+def session(content: bytes) -> Any:
+    """ONNX Runtime with a graph that a library made, on one thread.
+
+    Raises:
+        UnsupportedError: it does not take the graph.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise UnsupportedError(f"ONNX Runtime does not take the graph that was made: {public_error(error)}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.api import ConversionJob, InternalError, Product, UnsupportedError
 from repoagent.converters.onnx.source import public_error
-from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, described
+from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, described, session
 from repoagent_convert.tables.tabular import ROWS, closeness
 
 if TYPE_CHECKING:
@@ -301,20 +301,12 @@ class _Comparison:
 
 
 def _session(content: bytes) -> Asking:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise UnsupportedError(f"ONNX Runtime does not take the graph that was made: {public_error(error)}") from error
-    names = [one.name for one in session.get_inputs()]
+    opened = session(content)
+    names = [one.name for one in opened.get_inputs()]
 
     def run(rows: "Sequence[Array]") -> "Sequence[Array]":
         try:
-            return list(session.run(None, dict(zip(names, rows, strict=True))))
+            return list(opened.run(None, dict(zip(names, rows, strict=True))))
         except Exception as error:
             raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.api import InternalError, UnsupportedError
 from repoagent.converters.onnx.source import public_error
+from repoagent_convert.model_file import session
 from repoagent_convert.tables.tabular import NAMES, closeness
 
 if TYPE_CHECKING:
@@ -65,17 +66,12 @@ def run(graph: Any, rows: "Mapping[str, Array]") -> list[Any]:
     Raises:
         UnsupportedError: it does not take the graph.
     """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
+    opened = session(graph.SerializeToString())
+    wanted = {one.name for one in opened.get_inputs()}
     try:
-        session = ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        wanted = {one.name for one in session.get_inputs()}
-        return list(session.run(None, {name: values for name, values in rows.items() if name in wanted}))
+        return list(opened.run(None, {name: values for name, values in rows.items() if name in wanted}))
     except Exception as error:
-        raise UnsupportedError(f"ONNX Runtime does not take the graph that was made: {public_error(error)}") from error
+        raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
 
 
 def _renamed(

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-__all__ = ["TreeConverter", "compare", "random_rows"]
-
 _CELLS: Final = 1 << 24
 _LARGEST: Final = 1e30
 _TREES: Final = ("best", "all")

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-__all__ = ["NAMES", "to_onnx"]
-
 
 def to_onnx(ensemble: Ensemble, names: str, *, double: bool) -> "onnx.ModelProto":
     """The model of ``ensemble``, with the tensors that :data:`NAMES` has under ``names``; ``double``: it takes FP64.

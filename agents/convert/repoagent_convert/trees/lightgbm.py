@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["LightgbmConverter", "read_lightgbm"]
-
 _OBJECTIVES: Final[Mapping[str, Link]] = {
     "": Link.IDENTITY,
     "regression": Link.IDENTITY,
