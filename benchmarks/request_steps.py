@@ -6,7 +6,7 @@
 The model is an ONNX Relu of 16 values, asked over one connection; a `repoagent serve` of its own executes it on the
 thread of the front end. Each way is measured twice: plainly, for the time of the processor that the server takes per
 request, and under a profiler that reads the clock of the thread. The profiler slows everything down, so only each
-step's share is taken from it. A step is a folder or file of the code, as docs/structure.md describes them; what the C
+step's share is taken from it. A step is a folder or file of the code, as docs/internals.md describes them; what the C
 code of a library takes counts for the step that calls it.
 """
 
@@ -170,7 +170,7 @@ PAGE = """# What a request costs
 
 `benchmarks/request_steps.py` asks an ONNX model of 16 values in four ways and adds up what the
 server's processor does for one request. The steps are those of
-[the life of a request](../structure.md#the-life-of-a-request).
+[the life of a request](../internals.md#the-life-of-a-request).
 
     python benchmarks/request_steps.py --write docs/measurements
 
