@@ -3,7 +3,7 @@
 import json
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -18,7 +18,7 @@ from repoagent.cli.loading import (
     show_report,
 )
 from repoagent.cli.progress import shown_progress
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
     from repoagent.loader.plugins import PluginManager
+    from repoagent.serving.versions.model_builder import ModelBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +55,39 @@ class _Examined:
         return {"version": self.number, "config": write_json(redact(self.config)), "problem": self.problem}
 
 
-def _examine(
+class _NoServer:
+    """What a Python model asks in its ``auto_complete_config``, where no server runs."""
+
+    def _refuse(self, *_: object, **__: object) -> "NoReturn":
+        raise UnsupportedError("no server runs in 'repoagent check': a model cannot load or ask another one here")
+
+    submit = cancel = load = unload = model_ready = _refuse
+
+
+def _builder(
     settings: "Mapping[str, Mapping[str, str]]",
     strict: bool,
     limits: "Limits",
     plugins: "PluginManager",
     loader: "Loader",
-    chain: "LoadedChain",
-) -> list[_Examined]:
-    """Complete and check the configuration that the agents have left, for every version that a server would load.
+) -> "ModelBuilder":
+    """What a server makes versions with. ``settings`` are those of backends; ``strict`` completes nothing."""
+    from repoagent.serving.backends.registry import BackendRegistry
+    from repoagent.serving.versions.model_builder import ModelBuilder
 
-    ``settings`` are those of backends; ``strict`` completes nothing.
+    registry = BackendRegistry(plugins.registry("backends"), settings, limits)
+    registry.bind(_NoServer())
+    return ModelBuilder(registry, strict=strict, admit=loader.admit, limits=limits)
+
+
+def _examine(builder: "ModelBuilder", chain: "LoadedChain") -> list[_Examined]:
+    """Complete and check the configuration that the agents have left, for every version that a server would load.
 
     Raises:
         RepoAgentError: a server would refuse the model.
     """
-    from repoagent.serving.backends.registry import BackendRegistry
     from repoagent.serving.instances.instance import as_repoagent_error
-    from repoagent.serving.versions.model_builder import ModelBuilder
 
-    registry = BackendRegistry(plugins.registry("backends"), settings, limits)
-    builder = ModelBuilder(registry, strict=strict, admit=loader.admit, limits=limits)
     try:
         config = builder.configuration(chain.name, chain.config)
         versions = builder.plan(chain.name, config, chain.files)
@@ -124,9 +137,10 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
                 source.fingerprint()  # looks at every file, as a server does before it loads one
                 chain = loader.load(source, on_progress=show, cancelled=interrupted.is_set)
                 with _fails(chain):
-                    served = _require_loadable(loader, chain)
+                    builder = _builder(settings, strict, options.limits, plugins, loader)
+                    served = _require_loadable(builder, loader, chain)
                     if served and (complete_config or strict):
-                        examined = _examine(settings, strict, options.limits, plugins, loader, chain)
+                        examined = _examine(builder, chain)
                     chain.attest(chain.version_dirs)
                 chain.complete()
                 chain.unload()
@@ -153,12 +167,12 @@ def _fails(chain: "LoadedChain") -> "Iterator[None]":
         raise
 
 
-def _require_loadable(loader: "Loader", chain: "LoadedChain") -> bool:
-    """Refuse what could not be loaded: a model of which no version is left, or whose backend the policy refuses.
+def _require_loadable(builder: "ModelBuilder", loader: "Loader", chain: "LoadedChain") -> bool:
+    """Refuse what could not be loaded: a model of which no version is left, or one that :func:`_require_backend` does.
 
     Returns whether a server could; a folder that names no backend and has no versions is for a command.
     """
-    from repoagent.config import backend_of, default_config, executed_by, no_version, normalize, select_versions
+    from repoagent.config import default_config, executed_by, no_version, normalize, select_versions
 
     config = chain.config or default_config(chain.name)
     available = chain.version_dirs
@@ -166,13 +180,31 @@ def _require_loadable(loader: "Loader", chain: "LoadedChain") -> bool:
     if not available and not executed_by(config) and chain.files.names():
         loader.admit_command(chain.name, None)
         return False
-    if backend_of(config) != "ensemble" and not versions:
+    if executed_by(config) == "ensemble":
+        loader.admit(chain.name, normalize(config, model_name=chain.name))
+        return True
+    if not versions:
         raise InvalidArgumentError(no_version(chain.name, available))
     for version in versions:
-        # Where the configuration does not name the backend, the files do.
-        files = chain.files.names(str(version))
-        loader.admit(chain.name, normalize(config, model_name=chain.name, files=files, gpus=None))
+        _require_backend(builder, chain, config, version)
     return True
+
+
+def _require_backend(builder: "ModelBuilder", chain: "LoadedChain", config: "ModelConfig", version: int) -> None:
+    """Refuse a version whose backend is unknown or not allowed, or that lacks the file of a built-in backend.
+
+    Raises:
+        RepoAgentError: a server would refuse the model.
+    """
+    from repoagent.config import model_filename
+    from repoagent.serving.backends.registry import BUILTIN_BACKENDS
+
+    # Where the configuration does not name the backend, the files do.
+    config = builder.named(chain.name, config, chain.files, version)
+    builder.registry.require(config.backend)
+    path = f"{version}/{model_filename(config)}"
+    if config.backend in BUILTIN_BACKENDS and not chain.files.exists(path):
+        raise UnavailableError(f"unable to find '{path}' for model '{chain.name}'")
 
 
 def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[_Examined]" = ()) -> None:

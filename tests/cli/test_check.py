@@ -180,6 +180,54 @@ def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     assert "link" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "file", "reason"),
+    [
+        ('backend: "onxruntime"', "model.onnx", "unable to find backend 'onxruntime'; available are "),
+        ('backend: "onnxruntime"', "other.onnx", "unable to find '1/model.onnx' for model 'm'"),
+        ('backend: "python"', "main.py", "unable to find '1/model.py' for model 'm'"),
+        ("", "model.bin", "must specify 'platform' or 'backend' for model 'm'"),
+        ('backend: "pytorch"', "model.pt", "holds a PyTorch model: write it with torch.onnx.export("),
+    ],
+)
+def test_a_backend_or_a_file_that_a_load_would_not_find_is_refused(
+    tmp_path: Path, config: str, file: str, reason: str
+) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1" / file).write_bytes(b"weights")
+    (tmp_path / "m/config.pbtxt").write_text(config)
+    result = check(str(tmp_path / "m"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert reason in result.stderr
+
+
+_COMPLETED = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        ASK
+        config.set_max_batch_size(3)
+        return config
+"""
+
+
+@pytest.mark.parametrize("where", ["", 'parameters { key: "EXECUTION" value { string_value: "process" } }'])
+@pytest.mark.parametrize(("ask", "shown"), [("pass", "max_batch_size 3"), ("pb_utils.load_model('x')", "no server")])
+def test_a_python_model_completes_its_configuration_without_a_server(
+    tmp_path: Path, where: str, ask: str, shown: str
+) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.py").write_text(_COMPLETED.replace("ASK", ask))
+    io = "{ name: 'x' data_type: TYPE_FP32 dims: 1 }"
+    (tmp_path / "m/config.pbtxt").write_text(f"backend: 'python' input {io} output {io} {where}")
+    result = check(str(tmp_path / "m"), "--complete-config")
+    assert shown in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (ask != "pass")
+
+
 def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     agent = tmp_path / "agents" / "slow" / "agent.py"
     agent.parent.mkdir(parents=True)
@@ -216,6 +264,7 @@ def _model_with_agent(directory: Path, name: str, methods: str) -> tuple[Path, s
     agent.parent.mkdir(parents=True)
     agent.write_text(f"from repoagent.api import Agent\n\nclass One(Agent):\n    api_version = 1\n\n{methods}")
     (directory / "m" / "1").mkdir(parents=True)
+    (directory / "m" / "1" / "model.onnx").touch()
     (directory / "m" / "config.pbtxt").write_text(f'model_repository_agents {{ agents [{{ name: "{name}" }}] }}')
     return directory / "m", f"--repoagent-directory={directory / 'agents'}"
 

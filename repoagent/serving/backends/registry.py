@@ -97,20 +97,33 @@ class BackendRegistry:
                 backend = self._backends[name] = self._make(name)
             return backend
 
+    def require(self, name: str) -> None:
+        """Refuse a backend that no model here can name; nothing is imported.
+
+        Raises:
+            InvalidArgumentError: there is no such backend.
+        """
+        if name not in self._backends:
+            self._target(name)
+
     def stateful(self, name: str) -> bool:
         """Whether all requests for a model of that backend had better come to one process. Raises as :meth:`get`."""
         return getattr(self.get(name), "stateful", False) is True
 
-    def _make(self, name: str) -> Backend:
+    def _target(self, name: str) -> str:
         target = self._targets.get(name)
-        if target is None and (missing := missing_backend(name)):
+        if target is not None:
+            return target
+        if missing := missing_backend(name):
             raise InvalidArgumentError(f"unable to find backend '{name}': {missing}")
-        if target is None:
-            raise InvalidArgumentError(
-                f"unable to find backend '{name}'; available are "
-                f"{', '.join(self.names())}. Set 'backend' or 'platform' in the model configuration to one of these, "
-                f"or install a package that offers it{did_you_mean(name, self.names())}"
-            )
+        raise InvalidArgumentError(
+            f"unable to find backend '{name}'; available are "
+            f"{', '.join(self.names())}. Set 'backend' or 'platform' in the model configuration to one of these, "
+            f"or install a package that offers it{did_you_mean(name, self.names())}"
+        )
+
+    def _make(self, name: str) -> Backend:
+        target = self._target(name)
         module, _, attribute = target.partition(":")
         try:
             factory: BackendFactory = getattr(importlib.import_module(module), attribute)
