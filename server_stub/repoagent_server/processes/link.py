@@ -23,7 +23,6 @@ from repoagent.serving.backends.python.process.channel import (
     Kind,
     LongMessageError,
     Message,
-    Payload,
     PeerGoneError,
 )
 from repoagent.serving.backends.python.process.codec import (
@@ -188,7 +187,7 @@ class Link:
 
     # -- requests of the other worker ----------------------------------------------------------------------------
 
-    def send(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+    def send(self, kind: Kind, body: Any, payload: Packer | None = None) -> None:
         """Send something, without waiting. Nothing is sent to a worker that has gone.
 
         Raises:
