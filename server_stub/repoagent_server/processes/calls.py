@@ -26,6 +26,10 @@ cancels them; more are refused. It is clients who make them: their number is no 
 _SEND_SECONDS: Final = 10
 _SEND_TIMEOUT: Final = struct.pack("@ll", _SEND_SECONDS, 0)
 _MESSAGE_BYTES: Final = 256 << 20
+_WAITING_BYTES: Final = 4 * _MESSAGE_BYTES
+"""Of the other side's long calls without an answer yet: their arguments stay in memory."""
+_ERROR_CHARACTERS: Final = 1 << 16
+"""Of the text of an error: it is logged, shown to clients and kept with its model."""
 _ALLOWANCE: Final = Allowance(64, 4 * _MESSAGE_BYTES)
 """Of the memory that the other side makes this one map: each part takes file descriptors, which others need."""
 _UNSENT: Final = (errno.EMSGSIZE, errno.ENOMEM)
@@ -55,7 +59,8 @@ class Calls:
         self._waiting: dict[int, Future[Any]] = {}
         self._number = 0
         self._ended = False
-        self._room = threading.Semaphore(_AT_ONCE)
+        self._inside = self._inside_bytes = 0
+        """Calls of the other side without an answer yet, and the bytes of the long ones."""
 
     def start(self) -> None:
         """Take calls and answers from now on."""
@@ -130,7 +135,7 @@ class Calls:
     def _take(self, message: Message) -> None:
         if message.kind == Kind.ANSWER:
             number, code, value = message.body
-            error = None if code is None else error_of(int(code), str(value))
+            error = None if code is None else error_of(int(code), str(value)[:_ERROR_CHARACTERS])
             self._settle(int(number), error, value)
             return
         if message.kind != Kind.ASK:
@@ -140,22 +145,35 @@ class Calls:
         if answer is None or not isinstance(arguments, list):
             raise ValueError(f"there is no call {str(name)[:64]!r}")
         number = int(number)
-        if not self._room.acquire(blocking=False):
-            self._refuse(number, f"{_AT_ONCE} calls of one process wait already")
+        size = self._channel.long_bytes
+        with self._lock:
+            if self._inside >= _AT_ONCE or (size and self._inside_bytes + size > _WAITING_BYTES):
+                size = -1
+            else:
+                self._inside += 1
+                self._inside_bytes += size
+        if size < 0:
+            self._refuse(number, f"{_AT_ONCE} calls of one process, or {_WAITING_BYTES} bytes of them, wait already")
             return
+        arguments_of_thread = (number, name, answer, arguments, size)
         thread = threading.Thread(
-            target=self._answer, args=(number, name, answer, arguments), name=f"{self._name}-{name}", daemon=True
+            target=self._answer, args=arguments_of_thread, name=f"{self._name}-{name}", daemon=True
         )
         try:
             thread.start()
         except RuntimeError:
-            self._room.release()
+            self._left(size)
             self._refuse(number, "the machine has no thread left")
+
+    def _left(self, size: int) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._inside_bytes -= size
 
     def _refuse(self, number: int, why: str) -> None:
         self._reply(number, [number, int(UnavailableError.code), why])
 
-    def _answer(self, number: int, name: str, answer: Callable[..., Any], arguments: list[Any]) -> None:
+    def _answer(self, number: int, name: str, answer: Callable[..., Any], arguments: list[Any], size: int) -> None:
         body: list[Any]
         try:
             body = [number, None, answer(*arguments)]
@@ -165,7 +183,7 @@ class Calls:
             logger.exception("%s: '%s' failed", self._name, name)
             body = [number, int(RepoAgentError.code), f"{type(error).__name__}: {error}"]
         finally:
-            self._room.release()
+            self._left(size)
         self._reply(name, body)
 
     def _reply(self, call: object, body: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedEr
 from repoagent.serving.core import ServingCore
 from repoagent.serving.lifecycle.on_demand import forbidden_step
 from repoagent_server.processes.fleet import Fleet
+from repoagent_server.processes.roster import is_count
 from repoagent_server.shared.merging import merged_metrics, merged_statistics
 
 _FIELDS: Final = ("client", "via", "request", "address")
@@ -19,6 +21,15 @@ _EVENTS: Final = frozenset({"denied", "load"})
 """What a front end records by itself. All else the keeper records when it happens."""
 _TEXT_BYTES: Final = 4096
 _DETAILS: Final = 32
+_PAGE_CHARACTERS: Final = 64 << 20
+_LINE_CHARACTERS: Final = 64 << 10
+_LINE: Final = re.compile(
+    r"""[#]\ (HELP|TYPE)\ [a-zA-Z_:][\w:]*\ .*                            # what a family is
+      | [a-zA-Z_:][\w:]*(\{([a-zA-Z_]\w*="([^"\\]|\\.)*+",?)*\})?        # a name with its labels
+        \ [-+]?(\d[\d.]*([eE][-+]?\d+)?|[Ii]nf|NaN)  # a value""",
+    re.ASCII | re.VERBOSE,
+)
+"""Of a page of metrics, as this server writes it."""
 _ANSWER_SECONDS: Final = 10.0
 _PERMISSION_SECONDS: Final = 10.0
 
@@ -152,14 +163,29 @@ def _statistics(_worker: int, answer: Any) -> dict[str, Any]:
     """One worker's statistics. Raises whatever makes them unreadable."""
     for entry in answer["model_stats"]:
         text_of(entry["name"]), text_of(entry["version"])
+        _check_counts(entry)
     return merged_statistics([answer])
 
 
+def _check_counts(part: Any) -> None:
+    """Raise unless a part of statistics has texts, counts, and lists of what is counted by the size of a batch."""
+    if isinstance(part, Mapping):
+        for value in part.values():
+            _check_counts(value)
+    elif isinstance(part, list):
+        for entry in part:
+            if not is_count(entry["batch_size"]):
+                raise InvalidArgumentError("a batch has no such size")
+            _check_counts(entry)
+    elif not is_count(part):
+        text_of(part)
+
+
 def _page(worker: int, answer: Any) -> tuple[str, str]:
-    """One worker's page of metrics, by the number that the keeper has for it. Raises whatever makes it unreadable."""
-    page = str(worker), text_of(answer, longest=None)
-    merged_metrics([page], "process")
-    return page
+    """One worker's page of metrics, by the number that the keeper has for it, without lines that no collector reads:
+    one such line would keep it from the pages of all. Raises whatever makes it unreadable."""
+    lines = text_of(answer, longest=_PAGE_CHARACTERS).split("\n")
+    return str(worker), "\n".join(line for line in lines if len(line) <= _LINE_CHARACTERS and _LINE.fullmatch(line))
 
 
 def client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:

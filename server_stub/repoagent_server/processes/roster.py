@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 STEP_SECONDS: Final = 30.0
 """How long a worker has for what needs no model's code. One that takes longer is ended, and another is started."""
 LAST_SECONDS: Final = 5.0
+_MOST: Final = 1 << 63
 LEAVING: Final = -1
 """The number of the worker that is being replaced: its place behind the others, of which there is one."""
 
@@ -119,7 +120,7 @@ class Roster:
         name: str,
         *arguments: Any,
         timeout: float | None,
-        expected: type[object] = object,
+        expected: Callable[[Any], bool] = lambda _: True,
         of: Sequence[WorkerProcess] | None = None,
         late: list[WorkerProcess] | None = None,
     ) -> list[Any]:
@@ -133,7 +134,7 @@ class Roster:
         for worker, calls, future in asked:
             try:
                 answer = future.result(_left(end))
-                if not isinstance(answer, expected):
+                if not expected(answer):
                     raise InternalError(f"it answers {str(answer)[:64]!r}")
                 answers.append(answer)
             except Ended:
@@ -146,6 +147,11 @@ class Roster:
                 logger.error("worker %d does not do '%s': %s: %s", worker.index, name, fate, error)
                 calls.close() if late is None else late.append(worker)
         return answers
+
+
+def is_count(value: Any) -> bool:
+    """Whether a worker counted so many of something, or milliseconds."""
+    return type(value) is int and 0 <= value < _MOST
 
 
 def _end(timeout: float | None) -> float | None:

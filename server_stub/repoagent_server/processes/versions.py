@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent_server.processes.calls import Calls, Ended
-from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS, Roster
+from repoagent_server.processes.roster import LAST_SECONDS, LEAVING, STEP_SECONDS, Roster, is_count
 from repoagent_server.processes.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -229,11 +229,11 @@ class Versions(Roster):
 
     def running(self, handed: Handed) -> int:
         """How many of its requests are inside."""
-        return sum(self._ask_those("running", handed.number, timeout=STEP_SECONDS, expected=int))
+        return sum(self._ask_those("running", handed.number, timeout=STEP_SECONDS, expected=is_count))
 
     def last_used_ms(self, handed: Handed) -> int:
         """When its last request ended, by the clock on the wall; 0 if it had none."""
-        asked = self._ask_those("last_used_ms", handed.number, timeout=STEP_SECONDS, expected=int)
+        asked = self._ask_those("last_used_ms", handed.number, timeout=STEP_SECONDS, expected=is_count)
         return max(asked, default=0)
 
     def drain(self, handed: Handed, timeout: float | None) -> bool:

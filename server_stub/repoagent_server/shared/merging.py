@@ -1,11 +1,14 @@
 """What several servers report of their models, put together: the workers of one, or the replicas of a cluster."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 #: States of a version, the one that counts first.
 _ORDER: Final = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE", "")
 _HELP: Final = "# HELP "
+_MOST: Final = (1 << 64) - 1
+"""What gRPC's messages have room for."""
 _LATEST: Final = frozenset({"last_inference"})
 
 
@@ -41,7 +44,7 @@ def _sum(one: Any, other: Any, name: str = "") -> Any:
     if isinstance(one, list) and isinstance(other, list):
         return _summed_batches(one, other)
     if isinstance(one, int) and isinstance(other, int) and not isinstance(one, bool):
-        return max(one, other) if name in _LATEST else one + other
+        return max(one, other) if name in _LATEST else min(one + other, _MOST)
     return one
 
 
@@ -64,7 +67,7 @@ def merged_metrics(pages: Iterable[tuple[str, str]], label: str) -> str:
                 lines = families.setdefault(line.split(" ", 3)[2], [])
             if not line.startswith("#"):
                 lines.append(_labelled(line, f'{label}="{server}"'))
-            elif line not in lines[:2]:
+            elif not any(one.startswith(line[: len(_HELP)]) for one in lines[:2]):  # one HELP and one TYPE
                 lines.append(line)
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
@@ -73,5 +76,8 @@ def _labelled(line: str, label: str) -> str:
     """A line of a value, with another label first."""
     end = next(index for index, character in enumerate(line) if character in "{ ")
     name, rest = line[:end], line[end:]
+    label_name = label[: label.index("=") + 2]
+    if label_name in rest:  # A model's own metrics may have it; a collector refuses a page with a label that is twice.
+        rest = re.sub(rf"(?<=[{{,]){label_name}", f"exported_{label_name}", rest)
     own = f"{{{label}"
     return f"{name}{own},{rest[1:]}" if rest.startswith("{") else f"{name}{own}}}{rest}"

@@ -43,7 +43,7 @@ ASK, ANSWER, RELEASE = 10, 11, 14
 class Keeper:
     """The keeper's end of a socket, and the raw other end, which a hostile worker has."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, start: bool = True) -> None:
         ours, self.raw = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.gate = threading.Event()
         self.ended: list[str] = []
@@ -54,7 +54,8 @@ class Keeper:
             "refuse": self._refuse,
         }
         self.calls = Calls(ours, answers, self._end, "worker 0")
-        self.calls.start()
+        if start:
+            self.calls.start()
 
     def _end(self, why: str) -> None:
         self.ended.append(why)
@@ -141,7 +142,11 @@ def test_calls_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Keeper()
     for number in range(3):
         made.send(ASK, [number, "wait", []])
-    assert made.receive() == [2, UnavailableError.code, "2 calls of one process wait already"]
+    assert made.receive() == [
+        2,
+        UnavailableError.code,
+        "2 calls of one process, or 1073741824 bytes of them, wait already",
+    ]
     made.gate.set()
     assert sorted(made.receive()[0] for _ in range(2)) == [0, 1]
     made.send(ASK, [3, "double", [21]])
@@ -312,6 +317,10 @@ def _answer(answer: Any, *_: Any) -> Any:
     return answer
 
 
+def _entry(n: Any = 1, b: Any = ()) -> dict[str, Any]:
+    return {"model_stats": [{"name": "m", "version": "1", "n": n, "b": list(b)}]}
+
+
 class Pair:
     """A fleet of an honest worker and one that answers ``lie`` to ``question``, or raises it."""
 
@@ -341,10 +350,16 @@ class Pair:
     [
         ("running", 2, "many"),
         ("running", 2, None),
+        ("running", 2, -2),
+        ("running", 2, True),
+        ("last_used_ms", 2, 10**300),
+        ("last_used_ms", 2, float("nan")),
         ("last_used_ms", 2, "late"),
         ("page", "# HELP a b\na 1\n", 7),
-        ("page", "# HELP a b\na 1\n", "no-value\n"),
         ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, []),
+        *(("statistics", _entry(), _entry(n=lie)) for lie in (float("nan"), 10**30, -1, "x" * 5000, None)),
+        *(("statistics", _entry(), _entry(b=[{"batch_size": lie}])) for lie in ("x", [1], -1)),
+        ("statistics", _entry(), _entry(b=[{"n": 1}])),
         ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, {"model_stats": [{"name": 7}]}),
     ],
 )
@@ -363,6 +378,18 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
     assert ask() == expected
     assert pair.ended[1].wait(30)
     assert not pair.ended[0].is_set()
+    pair.close()
+
+
+@pytest.mark.parametrize(
+    "line", ["no-value", "a x", "a inf 1", "a{ 1", 'a{b="} 1', f'a{{b="{"x" * 70_000}"}} 1', "# HELP", "#"]
+)
+def test_a_line_that_no_collector_reads_is_left_out(line: str) -> None:
+    """It would refuse the metrics of all workers."""
+    pair = Pair("page", "# HELP a b\na 1\n", f'# HELP a b\n{line}\na{{c="d"}} 2.5e-05\n')
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    page = desk.answers(pair.fleet, lambda: 0)["metrics"]()
+    assert page == '# HELP a b\na{process="0"} 1\na{process="1",c="d"} 2.5e-05\n'
     pair.close()
 
 

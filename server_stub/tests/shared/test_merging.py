@@ -47,6 +47,8 @@ def test_counters_are_added_and_times_are_not() -> None:
     assert both["response_stats"]["2"]["success"] == {"count": 7, "ns": 70}
     assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in both["batch_stats"]] == [(1, 1), (2, 2)]
     assert merged_statistics([]) == {"model_stats": []}
+    (most,) = merged_statistics([stats(1 << 63, 0, 0), stats(1 << 63, 0, 0), stats(1 << 63, 0, 0)])["model_stats"]
+    assert most["inference_count"] == (1 << 64) - 1
 
 
 def test_the_metrics_of_replicas_are_one_page_in_which_each_value_has_its_replica() -> None:
@@ -59,6 +61,19 @@ def test_the_metrics_of_replicas_are_one_page_in_which_each_value_has_its_replic
         '# HELP up Whether\n# TYPE up gauge\nup{replica="r1"} 1\n'
     )
     assert merged_metrics([], "replica") == ""
+
+
+def test_a_label_that_a_model_calls_like_that_of_the_server_is_there_once() -> None:
+    page = '# HELP a A\n# TYPE a gauge\na{b="1",replica="x"} 1\na{replica="y"} 2\n'
+    assert merged_metrics([("r1", page)], "replica").splitlines()[2:] == [
+        'a{replica="r1",b="1",exported_replica="x"} 1',
+        'a{replica="r1",exported_replica="y"} 2',
+    ]
+
+
+def test_a_family_is_described_once() -> None:
+    pages = [(name, f"# HELP a {name}\n# TYPE a gauge\na 1\n") for name in ("r1", "r2")]
+    assert merged_metrics(pages, "replica").count("#") == 2
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])

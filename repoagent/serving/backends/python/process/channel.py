@@ -26,12 +26,14 @@ from repoagent.nested_text import DEEPEST, check_depth
 from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import (
     Arena,
+    Array,
     Block,
     ClosedError,
     Mapping,
     Memory,
     Place,
     ProtocolError,
+    close_received,
 )
 
 # What json.JSONEncoder makes again for each text, which takes longer than most texts do. It does not look for circles,
@@ -105,7 +107,11 @@ _BRIEF_MAPPING: Final = 4 << 20
 _REMEMBERED: Final = 1024
 # A number, as the members of an enumeration take microseconds to combine.
 _TRUNCATED: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+_MOST_DESCRIPTORS: Final = 253
+"""The kernel's bound. With room for fewer it would close the others here, which may take its time."""
+_DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+_MOST_VALUES: Final = 4_000_000
+"""In a long body. The parser lets no other thread run, and each value takes many times its text."""
 
 
 class Kind(enum.IntEnum):
@@ -187,6 +193,8 @@ class Channel:
         self._view: Final = memoryview(self._buffer)
         self._kept: tuple[int, list[int]] | None = None
         """Length and descriptors of a message that lies in the buffer and has not been read."""
+        self.long_bytes = 0
+        """The length of the body of the last message that came, if it is a long one."""
         self.sent = 0
         """How many messages have been sent."""
         self.forked = False
@@ -268,7 +276,7 @@ class Channel:
             raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from error
         finally:
             for descriptor in descriptors:
-                os.close(descriptor)
+                close_received(descriptor)
 
     def wait(self, seconds: float) -> bool:
         """Whether there is something to receive, or becomes within ``seconds``; the end counts."""
@@ -375,19 +383,28 @@ class Channel:
             raise LongMessageError
         for number, size in opened:
             self._mapping.open(number, descriptors.pop(0), size)
+        if descriptors:
+            raise ProtocolError("there are descriptors that nothing names")
         for number in dropped:
             self._mapping.forget(number)
         for number, offset, _ in released:
             self._arena.release(number, offset)
+        self.long_bytes = 0
         if spilled:
-            text = self._mapping.view(place)
-            if len(text) > self._longest_received:
-                raise ProtocolError(_too_long(len(text), self._longest_received))
-            body, place = decoded(str(text.data, "ascii"))
-            del text
+            body, place = self._read_long(self._mapping.view(place))
         if place is not None:
             return Message(kind, body, self._mapping.view(place))
         return Message(kind, body, bytearray(self._view[end:length]))
+
+    def _read_long(self, content: Array) -> Any:
+        """Body and place of a message that lies in ``content``."""
+        self.long_bytes = len(content)
+        if len(content) > self._longest_received:
+            raise ProtocolError(_too_long(len(content), self._longest_received))
+        text = str(content.data, "ascii")
+        if sum(map(text.count, ",[{")) > _MOST_VALUES:
+            raise ProtocolError(f"a message has more than {_MOST_VALUES} values")
+        return decoded(text)
 
 
 class _Opened:

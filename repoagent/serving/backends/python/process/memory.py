@@ -263,14 +263,13 @@ class Mapping:
             if segment_number in self._maps:
                 return
             # Reading beyond the end of a file that shrank would kill this process.
-            status = os.fstat(fd)
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or status.st_size < size:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or (status := os.fstat(fd)).st_size < size:
                 raise ProtocolError(f"segment {segment_number} is not a sealed file of {size} bytes")
             if status.st_blocks * _BLOCK < size:  # Reading would fill the holes, with memory of this process.
                 raise ProtocolError(f"segment {segment_number} has holes")
             self._maps[segment_number] = self._mapped_within_allowance(fd, size)
         finally:
-            os.close(fd)
+            close_received(fd)
 
     def _mapped_within_allowance(self, fd: int, size: int) -> mmap.mmap:
         with self._lock:  # Not while memory is mapped: an event loop must not wait for that.
@@ -351,6 +350,17 @@ def _rounded(size: int) -> int:
 def _segment_bytes(block_bytes: int) -> int:
     """The size of a segment of blocks of that size."""
     return max(1, _SEGMENT_BYTES // block_bytes) * block_bytes
+
+
+def close_received(fd: int) -> None:
+    """Close a descriptor that the other side has sent. What is no memory may take as long as that side wants, such as a
+    socket that lingers: a thread waits for its end."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        threading.Thread(target=os.close, args=(fd,), name="repoagent-close", daemon=True).start()
+    else:
+        os.close(fd)
 
 
 def sealed_file(size: int) -> int:
