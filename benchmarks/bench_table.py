@@ -3,6 +3,7 @@
     make bench-table                                        # installs the peers, measures, writes docs/measurements
     make bench-table BENCH_TABLE="--quick --write build"    # one short round, written elsewhere
     python benchmarks/bench_table.py --rounds 5 --minutes 12
+    python benchmarks/bench_table.py --servers repoagent "repoagent, 2 processes" Triton --forms json grpc
 
 Every server runs the same Python identity model (FP32, 16 values); MLServer a runtime that does the same. They are
 asked in turns, round after round: HTTP by wrk, gRPC by perf_analyzer, on the same cores. A measurement during which
@@ -117,6 +118,7 @@ def arguments() -> argparse.Namespace:
         minutes=(12.0, "nothing is repeated after that"),
         quick=(False, "one round of one second, whatever others do"),
         forms=(list(ASKED), "only these"),
+        servers=([OURS, OURS_TWO, OURS_APART, OURS_SPINNING, TRITON, MLSERVER], "only these"),
         write=(Path, "write serving.md, its data and its plot below this directory"),
         triton=(environments / "triton", "where nvidia-pytriton is installed"),
         mlserver=(environments / "mlserver", "where MLServer is installed"),
@@ -141,11 +143,11 @@ def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple
         MLSERVER: partial(mlserver, MLSERVER, environment=options.mlserver),
     }
     servers, missing = {}, {}
-    for number, (name, context) in enumerate(contexts.items()):
+    for number, name in enumerate(options.servers):
         folder = scratch / str(number)
         write_model(folder / "models")
         try:
-            servers[name] = stack.enter_context(context(folder))
+            servers[name] = stack.enter_context(contexts[name](folder))
         except Missing as error:
             missing[name] = str(error)
     return servers, missing
