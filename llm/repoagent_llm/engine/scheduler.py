@@ -91,6 +91,8 @@ def _equal(wanted: Sequence[int], budget: int) -> list[int]:
 
 # How many requests may overtake one of another width: then they wait until it has run.
 _MOST_PASSING = 64
+# Of the sequences of a request, one part in so many gives way at a time.
+_PARTS = 8
 # Tokens of prompts in an iteration, however long it then takes: else prompts would never end.
 _LEAST_READ = 16
 # Of a prompt of which each token's logits are wanted, in an iteration: of 150,000 tokens so many rows take 150 MB.
@@ -304,18 +306,19 @@ class Scheduler:
         return self.waiting[0].priority >= priority and len(self.running) < limits.max_requests
 
     def _gives_way(self, waiting: Task) -> bool:
-        """Stop one sequence of a request that has several, for one that waits; False: there is none to stop."""
+        """Stop some sequences of a request that has several, for one that waits; False: there are none to stop."""
         if self._has_another_width(waiting) or len(self.running) >= self._limits.max_requests:
             return False
         for task in reversed(self.running):
             if task.rows > 1 and not task.group.together and task.priority <= waiting.priority:
-                self._take_row(task)
+                # Of blocks it is not known how many that gives back: an eighth at a time, not each on its own.
+                self._take_rows(task, max(1, task.rows // _PARTS) if self._may_start(waiting) else 1)
                 return True
         return False
 
-    def _take_row(self, task: Task) -> None:
-        """One sequence less: its last waits, and what it has computed is retained like that of one that has ended."""
-        task.rows -= 1
+    def _take_rows(self, task: Task, count: int) -> None:
+        """Its last sequences wait. What they have computed is retained like that of those that have ended."""
+        task.rows = max(1, task.rows - count)
         for sequence in task.open()[task.rows :]:
             self._cache.keep(task, sequence)
             self._cache.close_sequence(sequence)
@@ -387,7 +390,7 @@ class Scheduler:
             if self._budget.grow(task, self._blocks(task)):
                 place += 1
             elif (last := self.running[-1]).rows > 1 and not last.group.together:
-                self._take_row(last)
+                self._take_rows(last, 1)
             else:
                 self._pause(last)
 

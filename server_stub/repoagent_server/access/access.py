@@ -142,8 +142,10 @@ class Access:
         if scope is Scope.SERVER:
             self.require_all(caller, right)
 
-    def judge(self, credential: Any, model: str) -> None:
+    def judge(self, credential: Any, model: str) -> Actor:
         """Check what another process has passed on with a request for ``model``: what :func:`credential_of` made.
+
+        Returns the client.
 
         Raises:
             AccessError: it is no client's that may infer with the model.
@@ -153,7 +155,9 @@ class Access:
                 given = Given(secret.encode(errors="replace"), PeerIdentity(tuple(names)) if names else None)
             case _:
                 raise NotAuthenticatedError("a request of no client", given=False)
-        self.require(self.caller(given), _INFERS, model)
+        caller = self.caller(given)
+        self.require(caller, _INFERS, model)
+        return caller.asker
 
     @staticmethod
     def require_all(caller: Caller, right: Right) -> None:

@@ -62,8 +62,8 @@ class Rights(NamedTuple):
 
     credential: Callable[[Actor | None], Any] = lambda _: None
     """What is passed on with a request of that client: a plain value."""
-    judge: Callable[[Any, str], None] = lambda _credential, _model: None
-    """Raises RepoAgentError unless a request that came with this may be executed by a model."""
+    judge: Callable[[Any, str], Actor | None] = lambda _credential, _model: None
+    """Whose request it is that came with this; raises RepoAgentError unless a model may execute it."""
 
 
 class Link:
@@ -211,7 +211,7 @@ class Link:
                 raise UnavailableError(f"{_MOST_CALLS} requests of another process wait already")
             self._calls[number] = request
             served = self._version(handed)
-            self._rights.judge(credential, served.name)
+            request.asker = self._rights.judge(credential, served.name)
             served.submit(request)
         except Exception as error:
             failure: RepoAgentError = as_repoagent_error(error, asked.model_name)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.audit import NO_AUDIT
+from repoagent.audit import NO_AUDIT, Actor
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
@@ -187,13 +187,14 @@ class Worker:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._calls.begin("refresh", issuer.source)
 
-    def _judge(self, access: Access, credential: Any, model: str) -> None:
-        """Refuse a request that another worker, a hostile one perhaps, passes on for a client without the right to it,
-        or for none where no model could have made it."""
+    def _judge(self, access: Access, credential: Any, model: str) -> Actor | None:
+        """The client of a request that another worker, a hostile one perhaps, passes on; None: a model has made it.
+
+        One for a client without the right to it is refused, and one for none where no model could have made it."""
         if credential is None and self._core.models.calling:
-            return
+            return None
         try:
-            access.judge(credential, model)
+            return access.judge(credential, model)
         except AccessError as error:
             access.denied(error, "passed on by another process")
             raise
