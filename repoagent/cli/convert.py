@@ -9,10 +9,10 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -29,12 +29,25 @@ if TYPE_CHECKING:
     from repoagent.loader.converting.environments import ConverterSettings
     from repoagent.loader.converting.registry import Converters
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 
 def _pairs_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if "=" not in value:
             raise click.BadParameter(f"'{value}' is not NAME=VALUE")
     return dict(value.split("=", 1) for value in values)
+
+
+def _parameter_flag(text: str) -> Callable[[_F], _F]:
+    return click.option(
+        "--parameter",
+        "parameters",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_pairs_of,
+        help=f"{text}; repeat for more.",
+    )
 
 
 class _Convert(click.Command):
@@ -56,14 +69,7 @@ class _Convert(click.Command):
 @click.option("--from", "source_format", help="The format of FILE. [default: what its content shows]")
 @click.option("--to", "target_format", default="onnx", show_default=True, help="The format to convert to.")
 @click.option("--output", type=click.Path(path_type=Path), help="The result. [default: the converter's, beside FILE]")
-@click.option(
-    "--parameter",
-    "parameters",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_pairs_of,
-    help="A parameter of the converter; repeat for more.",
-)
+@_parameter_flag("A parameter of the converter")
 @converter_flags
 def convert(
     file: Path,
@@ -205,14 +211,7 @@ _KEY: Final = re.compile(r"convert-[0-9a-f]{64}")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--builder", type=_PATH, required=True, help="The public key of the builder (PEM or DER).")
 @click.option("--config", type=_PATH, help="The config.pbtxt of the model, if it has one.")
-@click.option(
-    "--parameter",
-    "parameters",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_pairs_of,
-    help="A parameter of the converter, if its default is not what was built; repeat for more.",
-)
+@_parameter_flag("A parameter of the converter, if its default is not what was built")
 @converter_flags
 def verify(
     url: str, key: str, file: Path, builder: Path, config: Path | None, parameters: dict[str, str], **flags: Any

@@ -233,10 +233,7 @@ def _read_enum(field: FieldDescriptor, value: Any, path: str) -> int:
 
 
 _READERS: Final[dict[int, Callable[[FieldDescriptor, Any, str], Any]]] = {
-    FieldDescriptor.CPPTYPE_INT32: _read_integer,
-    FieldDescriptor.CPPTYPE_INT64: _read_integer,
-    FieldDescriptor.CPPTYPE_UINT32: _read_integer,
-    FieldDescriptor.CPPTYPE_UINT64: _read_integer,
+    **dict.fromkeys(_RANGES, _read_integer),
     FieldDescriptor.CPPTYPE_FLOAT: _read_float,
     FieldDescriptor.CPPTYPE_DOUBLE: _read_float,
     FieldDescriptor.CPPTYPE_BOOL: _read_bool,

@@ -43,7 +43,6 @@ class Int8Converter:
     }
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """See :class:`repoagent.api.Converter`."""
         if find_spec("onnx") is None:
             raise UnsupportedError(f"int8 needs the package onnx; {install_hint('repoagent-core', 'onnx')}")
         refuse_other_backend(source.config)
@@ -63,7 +62,6 @@ class Int8Converter:
         return ConversionPlan(model.parts, output, settings, tools, "any", model.replaced)
 
     def build(self, job: ConversionJob) -> Product:
-        """See :class:`repoagent.api.Converter`."""
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         job.progress(0, None, "rounding weights")
@@ -87,7 +85,6 @@ class Int8Converter:
         return Product({"quantized_nodes": layers}, (f"{layers} nodes compute with eight bits",))
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
-        """See :class:`repoagent.api.Converter`."""
         serve_with_onnx_runtime(config, plan.output)
 
 

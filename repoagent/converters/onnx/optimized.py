@@ -49,7 +49,6 @@ class OptimizedConverter:
     }
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """See :class:`repoagent.api.Converter`."""
         level = choice(options, "level", [level.value for level in Level])
         refuse_other_backend(source.config)
         model = OnnxModel.find(source)
@@ -61,7 +60,6 @@ class OptimizedConverter:
         return ConversionPlan(model.parts, output, settings, tools, processor(), model.replaced)
 
     def build(self, job: ConversionJob) -> Product:
-        """See :class:`repoagent.api.Converter`."""
         import onnxruntime as ort
 
         job.progress(0, None, "optimising")
@@ -76,7 +74,6 @@ class OptimizedConverter:
         return Product(notes=(f"level {job.settings['level']}",))
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
-        """See :class:`repoagent.api.Converter`."""
         serve_with_onnx_runtime(config, plan.output)
 
 

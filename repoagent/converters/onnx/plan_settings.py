@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from repoagent.config import ModelConfig
 from repoagent.converters.option_values import number, truth
 from repoagent.engines.builder.profiles import BatchRange, GivenProfile, PlanSettings
 from repoagent.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 _MOST_PROFILES: Final = 64
 _MOST_SHAPES: Final = 1 << 14
@@ -19,7 +17,7 @@ _CAPABILITY: Final = re.compile(r"(\d{1,2})\.?(\d)")
 _WHAT: Final = "NAME:1x3x224x224,OTHER:1x8, with ';' between profiles"
 
 
-def plan_settings(config: "ModelConfig | None", options: Mapping[str, str]) -> PlanSettings:
+def plan_settings(config: ModelConfig | None, options: Mapping[str, str]) -> PlanSettings:
     """The settings for one version.
 
     Raises:
@@ -45,14 +43,14 @@ def builder_settings(options: Mapping[str, str], **shapes: Any) -> PlanSettings:
     )
 
 
-def _batch(config: "ModelConfig | None") -> BatchRange | None:
+def _batch(config: ModelConfig | None) -> BatchRange | None:
     if config is None or config.max_batch_size < 1:
         return None
     preferred = [size for size in config.dynamic_batching.preferred_batch_size if 0 < size <= config.max_batch_size]
     return BatchRange(max(preferred, default=config.max_batch_size), config.max_batch_size)
 
 
-def _dims(config: "ModelConfig | None") -> dict[str, Sequence[int]]:
+def _dims(config: ModelConfig | None) -> dict[str, Sequence[int]]:
     """Of every input by the name that the model has for it, as the model sees it."""
     if config is None:
         return {}
@@ -63,7 +61,7 @@ def _dims(config: "ModelConfig | None") -> dict[str, Sequence[int]]:
     return dims
 
 
-def _samples(config: "ModelConfig | None") -> dict[str, Sequence[Sequence[int]]]:
+def _samples(config: ModelConfig | None) -> dict[str, Sequence[Sequence[int]]]:
     """The dims of inputs in warm-up samples, in the order of size of the samples' names."""
     found: dict[str, list[list[int]]] = {}
     if config is not None:

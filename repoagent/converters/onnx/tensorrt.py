@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
+from repoagent.config import ModelConfig
 from repoagent.config.backends import converter_format
 from repoagent.converters.onnx.plan_settings import plan_settings
 from repoagent.converters.onnx.source import OnnxModel, refuse_other_backend
@@ -21,9 +22,6 @@ from repoagent.converters.plans import (
 )
 from repoagent.engines.builder.profiles import PlanSettings
 from repoagent.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 ACCELERATOR: Final = "tensorrt"
 """The name under which Triton's configuration asks for it, too: optimization.execution_accelerators."""
@@ -44,7 +42,6 @@ class TensorRtConverter:
     }
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """See :class:`repoagent.api.Converter`."""
         refuse_unsupported(options)
         with _format_hint(source.directory):
             refuse_other_backend(source.config)
@@ -58,12 +55,10 @@ class TensorRtConverter:
         return ConversionPlan(model.parts, output, values, tools, target_of(flavour, settings), model.replaced)
 
     def build(self, job: ConversionJob) -> Product:
-        """See :class:`repoagent.api.Converter`."""
         with _format_hint(job.source):
             return build_described(job)
 
-    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
-        """See :class:`repoagent.api.Converter`."""
+    def configure(self, config: ModelConfig, plan: ConversionPlan, product: Product) -> None:
         config.backend = "tensorrt"
         config.platform = ""
         config.default_model_filename = plan.output
@@ -93,7 +88,7 @@ def _format_hint(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_groups(config: "ModelConfig | None", settings: PlanSettings) -> None:
+def _check_groups(config: ModelConfig | None, settings: PlanSettings) -> None:
     """Refuse, before anything is built, an instance group that asks for a profile that will not be there."""
     if config is None or not settings.profiles:
         return
@@ -105,7 +100,7 @@ def _check_groups(config: "ModelConfig | None", settings: PlanSettings) -> None:
             )
 
 
-def _drop_accelerator(config: "ModelConfig") -> None:
+def _drop_accelerator(config: ModelConfig) -> None:
     """The plan is what the configuration asked for by this name; nothing is left to be done about it."""
     accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
     if not any(one.name == ACCELERATOR for one in accelerators):
