@@ -2,6 +2,7 @@
 
     python benchmarks/chain_overhead.py                 # exit status 1 if an agent costs more than the limit
     python benchmarks/chain_overhead.py --rounds 500
+    python benchmarks/chain_overhead.py --mib 1024      # verify, decrypt and checksum as a request for a figure wants
 
 Every agent is called with LOAD, LOAD_COMPLETE, UNLOAD and UNLOAD_COMPLETE and its four other methods. The numbers of
 agents take turns, so that a slow moment of the machine hits all of them; the median of the rounds counts. An agent's
@@ -10,16 +11,22 @@ cost is the slope: what five agents take longer than none, divided by five.
 Then a model of ``--mib`` passes verify, decrypt and checksum, in turns with a copy made first and with one read that
 verify and decrypt share, without and with a receipt: bytes read and written per byte of the model, by the kernel's
 counters of this process and by the load report, and the seconds of the load, its own and those of all processors.
+Beside these ``openssl dgst`` of what is encrypted, ``age -d`` and ``openssl dgst`` of what came of it, in a row. All of
+it in each of ``--directories``, on a disk with a warm and with a cold page cache. Medians of the turns are printed, and
+the share of the seconds that a copy first takes.
 """
 
 import hashlib
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -47,6 +54,8 @@ from repoagent.testing import AgentHarness, FakeKeys
 
 LIMIT_MS = 1.0
 MOST = 5
+MEMORY = Path("/dev/shm")
+FIRST = "a copy first"
 
 
 class NothingAgent(Agent):
@@ -67,8 +76,8 @@ def main() -> int:
         __doc__,
         rounds=(100, "how often each number of agents is measured"),
         mib=(256, "the size of the model that passes verify, decrypt and checksum"),
-        directory=(Path(tempfile.gettempdir()), "where the model, and the copy of it, lie"),
-        cold=(False, "let the page cache forget the model before each load"),
+        turns=(5, "how often each way of loading it is measured"),
+        directories=([Path(tempfile.gettempdir()), MEMORY], "where the model, and the copy of it, lie: disks, memory"),
     )
     rounds = options.rounds
     with tempfile.TemporaryDirectory() as scratch, loader(Path(scratch)) as subject:
@@ -79,8 +88,12 @@ def main() -> int:
     more = ["-", *(f"{(taken - medians[0]) / agents:.3f}" for agents, taken in enumerate(medians) if agents)]
     rows = [(agents, f"{taken:.3f}", more[agents]) for agents, taken in enumerate(medians)]
     print(table(("agents", "ms", "ms more than none, per agent"), rows))
-    with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
-        protected(Path(scratch), options.mib, cold=options.cold)
+    for directory in options.directories:
+        for cold in (False,) if directory == MEMORY else (False, True):
+            with tempfile.TemporaryDirectory(dir=directory) as scratch:
+                print(f"\nverify, decrypt, checksum of {options.mib} MiB in {directory}, page cache", end=" ")
+                print("cold" if cold else "warm")
+                protected(Path(scratch), options.mib, options.turns, cold=cold)
     cost = (medians[MOST] - medians[0]) / MOST
     print(f"chain overhead: {cost:.3f} ms per agent (limit: under {LIMIT_MS:g} ms)")
     return 0 if cost < LIMIT_MS else 1
@@ -120,10 +133,48 @@ def forget(file: Path) -> None:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def protected(scratch: Path, mib: int, *, cold: bool) -> None:
-    """Load a model that is encrypted and signed three times, and print what was read and written."""
-    model, keys = scratch / "m", FakeKeys()
-    plain = os.urandom(mib << 20)
+@dataclass(frozen=True)
+class Protected:
+    """A model that is encrypted and signed, and what opens it."""
+
+    root: Path
+    keys: FakeKeys
+    identity: Path
+    size: int
+    """Bytes of the plaintext."""
+
+    @property
+    def file(self) -> Path:
+        return self.root / "1" / "model.onnx.age"
+
+
+def protected(scratch: Path, mib: int, turns: int, *, cold: bool) -> None:
+    """Load a model in every way, in turns, and print what was read and written."""
+    model = write_protected(scratch, mib)
+    ways: dict[str, Callable[[], Sequence[float]]] = {
+        FIRST: partial(load_protected, scratch, model, reads_once=False),
+        "one read": partial(load_protected, scratch, model, reads_once=True),
+        "one read, a receipt": partial(load_protected, scratch, model, reads_once=True, attesting=receipts()),
+    }
+    if shutil.which("age") and shutil.which("openssl"):
+        ways["openssl dgst, age -d, openssl dgst"] = partial(peers, scratch, model)
+    found: dict[str, list[Sequence[float]]] = {way: [] for way in ways}
+    for _ in range(turns):
+        for way, take in ways.items():
+            if cold:
+                forget(model.file)
+            found[way].append(take())
+    whole = statistics.median(each[-2] for each in found[FIRST])
+    rows = []
+    for way, each in found.items():
+        *amounts, seconds, computed = map(statistics.median, zip(*each, strict=True))
+        known = [f"{amount:.2f}" for amount in amounts] or ["-"] * 3
+        rows.append((way, *known, f"{seconds:.2f}", f"{computed:.2f}", f"{seconds / whole:.2f}"))
+    print(table(("", "read", "in the report", "written", "seconds", "of processors", "share"), rows))
+
+
+def write_protected(scratch: Path, mib: int) -> Protected:
+    model, keys, plain = scratch / "m", FakeKeys(), os.urandom(mib << 20)
     agents = {"verify": ("public_key", "fake:signer"), "decrypt": ("identity", "fake:identity")}
     checked = ("SHA256:1/model.onnx", hashlib.sha256(plain).hexdigest())
     entries = ", ".join(
@@ -135,35 +186,51 @@ def protected(scratch: Path, mib: int, *, cold: bool) -> None:
     (scratch / "plain").write_bytes(plain)
     identity, key = X25519Identity.generate(), ec.generate_private_key(ec.SECP256R1())
     encrypt_file(scratch / "plain", model / "1" / "model.onnx.age", [identity.recipient])
+    (scratch / "plain").unlink()
     (model / "model.sig").write_bytes(sign(model, Identity(key), Serialization(), signature="model.sig"))
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     keys.put("signer", public)
     keys.put("identity", identity.export().encode())
-    print(f"\nverify, decrypt, checksum of {mib} MiB, per byte of the model")
-    print(f"{'read':>6}  {'of these in the report':>22}  {'written':>7}  {'seconds':>7}  {'of processors':>13}")
-    kinds = {"a copy first": (False, None), "one read": (True, None), "one read, a receipt": (True, receipts())}
-    for turn in range(9):
-        how = list(kinds)[turn % 3]
-        DecryptAgent.reads_once, attesting = kinds[how]
-        if cold:
-            forget(model / "1" / "model.onnx.age")
-        with (
-            patch("repoagent.testing.harness.Services", partial(Services, attesting=attesting)),
-            AgentHarness(scratch / "harness", keys=keys) as harness,
-        ):
-            before, started, computing = io_bytes(), time.perf_counter(), time.process_time()
-            chain = harness.load(model)
-            chain.attest([1])
-            seconds, after = time.perf_counter() - started, io_bytes()
-            computed = time.process_time() - computing
-            chain.complete()
-            reported = sum(action.bytes_read for entry in chain.report.entries for action in entry.actions)
-            read, reported_read, written = (
-                count / len(plain) for count in (after[0] - before[0], reported, after[1] - before[1])
-            )
-            print(f"{read:6.2f}  {reported_read:22.2f}  {written:7.2f}  {seconds:7.2f}  {computed:13.2f}  {how}")
-            chain.unload()
-            chain.unload_complete()
+    (scratch / "identity").write_text(identity.export())
+    return Protected(model, keys, scratch / "identity", len(plain))
+
+
+def load_protected(
+    scratch: Path, model: Protected, *, reads_once: bool, attesting: Attesting | None = None
+) -> tuple[float, ...]:
+    """Read, of these in the report, written, per byte of the model; seconds, and those of all processors.
+
+    ``reads_once``: False is the chain without the read that agents share, which makes a copy first.
+    """
+    DecryptAgent.reads_once = reads_once
+    with (
+        patch("repoagent.testing.harness.Services", partial(Services, attesting=attesting)),
+        AgentHarness(scratch / "harness", keys=model.keys) as harness,
+    ):
+        before, started, computing = io_bytes(), time.perf_counter(), time.process_time()
+        chain = harness.load(model.root)
+        chain.attest([1])
+        seconds, after = time.perf_counter() - started, io_bytes()
+        computed = time.process_time() - computing
+        chain.complete()
+        reported = sum(action.bytes_read for entry in chain.report.entries for action in entry.actions)
+        chain.unload()
+        chain.unload_complete()
+    amounts = (after[0] - before[0], reported, after[1] - before[1])
+    return *(count / model.size for count in amounts), seconds, computed
+
+
+def peers(scratch: Path, model: Protected) -> tuple[float, ...]:
+    """What does the same by hand, without the signature; only seconds are known of it."""
+    out = scratch / "opened"
+    opens = ["age", "-d", "-i", model.identity, "-o", out, model.file]
+    started, computing = time.perf_counter(), os.times()
+    for command in (["openssl", "dgst", "-sha256", model.file], opens, ["openssl", "dgst", "-sha256", out]):
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    seconds, computed = time.perf_counter() - started, os.times()
+    out.unlink()
+    spent = computed.children_user + computed.children_system - computing.children_user - computing.children_system
+    return seconds, spent
 
 
 def receipts() -> Attesting:
