@@ -65,6 +65,9 @@ def _explain(detail: str) -> str:
         return f"{enum.name} has no value '{match['name']}'{did_you_mean(match['name'], known)}"
     if match := _QUOTED_TOKEN.search(detail):
         return f"{match['what']}: a string is written in quotes, on one line"
+    if detail.startswith("'': ") or detail.endswith((": ", " but found: ''")):
+        wanted = detail.removeprefix("'': ").removesuffix(" but found: ''").rstrip(" :.")
+        return f"{wanted}: the text ends here"
     return detail.replace(f"{ModelConfig.DESCRIPTOR.file.package}.", "")
 
 

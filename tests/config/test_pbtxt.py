@@ -72,6 +72,10 @@ def test_empty_text_is_an_empty_config() -> None:
         ("max_batch_size: 9999999999", 1, 17, "Value out of range: 9999999999"),
         ('name: "a" name: "b"', 1, 17, 'Message type "ModelConfig" should not have multiple "name" fields.'),
         ("{", 1, 1, "Expected identifier or number, got {."),
+        ("max_batch_size: ", 1, 17, "Couldn't parse integer: the text ends here"),
+        ('name: "m"\nmax_batch_size:\n', 3, 1, "Couldn't parse integer: the text ends here"),
+        ("name: ", 1, 7, "Expected string: the text ends here"),
+        ('input [ { name: "x" }', 1, 22, 'Expected ",": the text ends here'),
     ],
 )
 def test_a_fault_is_reported_with_source_line_and_column(text: str, line: int, column: int, message: str) -> None:
