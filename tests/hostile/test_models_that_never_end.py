@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -29,6 +30,8 @@ WARM_UP = """
 model_warmup { name: "w" inputs { key: "rounds" value { data_type: TYPE_INT64 dims: [1] input_data_file: "rounds" } } }
 """
 PATIENCE = 60.0
+UNTRIED = Limits(open_seconds=0)
+"""For tests of what comes after a model was opened: no process opens it first."""
 
 
 def looping(outputs: int = 1) -> Any:
@@ -155,26 +158,38 @@ def test_an_unload_ends_a_load_that_does_not_end(
     assert isinstance(results[0], CancelledError)
 
 
-def opening() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "repoagent-open"}
+def test_cancelled_loads_of_a_model_do_not_pile_up(
+    new_core: NewCore, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Semaphore(0), threading.Event()
+    threads: list[threading.Thread] = []
 
+    def unhearing(*arguments: Any, **options: Any) -> Any:
+        """Native code that ends when it wants to."""
+        threads.append(threading.current_thread())
+        begun.release()
+        assert ended.wait(PATIENCE)
+        return session(*arguments, **options)
 
-def test_cancelled_loads_of_a_model_do_not_pile_up(new_core: NewCore, write: Callable[..., None], alone: bool) -> None:
-    if not alone:
-        return
-    core = new_core()
-    write("piled", folding(100, 1000))
+    core = new_core(limits=UNTRIED)
+    write("piled")
     write("good")
-    for _ in range(2):
-        before = opening()
-        thread, results = in_thread(lambda: core.load("piled"))
-        until(lambda: bool(opening() - before))  # noqa: B023 - called at once
-        core.unload("piled")
-        thread.join(PATIENCE)
-        assert isinstance(results[0], CancelledError)
-    with pytest.raises(RepoAgentError, match="2 loads of model 'piled' that were cancelled have not ended"):
-        core.load("piled")
+    session = onnxruntime.InferenceSession
+    with monkeypatch.context() as patch:
+        patch.setattr(onnxruntime, "InferenceSession", unhearing)
+        for _ in range(2):
+            loading, results = in_thread(lambda: core.load("piled"))
+            assert begun.acquire(timeout=PATIENCE)
+            core.unload("piled")
+            loading.join(PATIENCE)
+            assert isinstance(results[0], CancelledError)
+        with pytest.raises(RepoAgentError, match="2 loads of model 'piled' that were cancelled have not ended"):
+            core.load("piled")
     core.load("good")
+    ended.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    core.load("piled")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +206,7 @@ def test_cancelled_loads_of_a_model_do_not_pile_up(new_core: NewCore, write: Cal
 def test_a_run_without_an_end_is_ended(
     new_core: NewCore, write: Callable[..., None], config: str, size: int, end: str
 ) -> None:
-    core = new_core(drain_timeout_seconds=0.2, exit_timeout_seconds=8)
+    core = new_core(drain_timeout_seconds=0.2, exit_timeout_seconds=8, limits=UNTRIED)
     write("endless", looping(size), config)
     core.load("endless")
     for _ in range(50):  # however quick it has been
@@ -222,7 +237,7 @@ class _Place:
 
 
 def test_a_batch_goes_on_for_those_that_have_not_been_cancelled(new_core: NewCore, write: Callable[..., None]) -> None:
-    core = new_core()
+    core = new_core(limits=UNTRIED)
     write("endless", config="max_batch_size: 0")
     core.load("endless")
     first, second = asking("endless"), asking("endless", 5)
@@ -261,7 +276,7 @@ def test_what_values_make_large_never_runs_on_the_thread_that_submits(
     new_core: NewCore, write: Callable[..., None]
 ) -> None:
     """However quick it was: the next value may take any time, and that thread may be an event loop."""
-    core = new_core()
+    core = new_core(limits=UNTRIED)
     write("ranged", ranged())
     core.load("ranged")
     answering = set()
