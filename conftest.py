@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.warm import Warm
+
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
@@ -57,6 +59,14 @@ def log_settings_stay() -> Iterator[None]:
     yield
     after = _log_settings()
     assert after == before, "the test, or what it called, left the settings of the log changed"
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """What ``repoagent`` is forked off, one for all tests of this process."""
+    warm = Warm()
+    yield warm
+    warm.close()
 
 
 @pytest.fixture(scope="session")

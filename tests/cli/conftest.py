@@ -1,11 +1,9 @@
 """A signed and encrypted folder as of a model hub, a policy that demands both, and the program."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -15,6 +13,7 @@ from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
 
 from agents.verify.tests.issuing import public_pem
+from tests.warm import Warm
 
 PLAIN = {"config.json": b'{"model_type": "llama"}', "model.safetensors": bytes(range(256)) * 4096}
 """What the folder holds once its agents have run, beside its README."""
@@ -70,14 +69,9 @@ def flags(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def program(flags: list[str]) -> Program:
+def program(flags: list[str], warm: Warm) -> Program:
     """Run ``repoagent COMMAND`` with the flags to its end."""
-
-    def run(command: str, *arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
-        words = [sys.executable, "-m", "repoagent", command, *flags, *map(str, arguments)]
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, **options)
-
-    return run
+    return lambda command, *arguments, **options: warm.run([command, *flags, *arguments], **options)
 
 
 def agent(directory: Path, name: str, methods: str) -> str:

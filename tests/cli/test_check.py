@@ -6,30 +6,35 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from repoagent.engines.probe import probe
 from tests.engines.builder.plans import need_tensorrt
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
-def check(*arguments: str, identity: str | None = None) -> "subprocess.CompletedProcess[str]":
-    key = identity if identity is not None else (EXAMPLE / "identity.txt").read_text().split()[-1]
-    return subprocess.run(
-        [sys.executable, "-m", "repoagent", "check", *arguments],
-        env={"PATH": "/usr/bin:/bin", "DIGITS_IDENTITY": key},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+Check = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> None:
+@pytest.fixture
+def check(warm: Warm) -> Check:
+    """``repoagent check`` to its end, with the example's key unless there is another."""
+
+    def run(*arguments: str, identity: str | None = None) -> "subprocess.CompletedProcess[str]":
+        key = identity if identity is not None else (EXAMPLE / "identity.txt").read_text().split()[-1]
+        return warm.run(["check", *arguments], env={"PATH": "/usr/bin:/bin", "DIGITS_IDENTITY": key})
+
+    return run
+
+
+def test_a_good_model_is_ok_and_its_report_has_every_agent(check: Check, tmp_path: Path) -> None:
     model = EXAMPLE / "repository" / "digits_secure"
     result = check(str(model), "--json", "--allow-swap", f"--workspace-directory={tmp_path}")
     assert result.returncode == 0, result.stderr
@@ -39,7 +44,7 @@ def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
 
 
-def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None:
+def test_the_plan_of_an_encrypted_model_is_in_the_report(check: Check, tmp_path: Path) -> None:
     need_tensorrt()
     model = tmp_path / "digits_secure"
     shutil.copytree(EXAMPLE / "repository" / "digits_secure", model)
@@ -57,7 +62,7 @@ def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None
     assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.name != ".lock"]
 
 
-def test_a_plan_is_completed_from_its_statement_where_no_gpu_can_read_it(tmp_path: Path) -> None:
+def test_a_plan_is_completed_from_its_statement_where_no_gpu_can_read_it(check: Check, tmp_path: Path) -> None:
     need_tensorrt()
     model = tmp_path / "digits"
     (model / "1").mkdir(parents=True)
@@ -94,7 +99,7 @@ def _onnx(tmp_path: Path, config: str | None) -> str:
     ],
 )
 def test_a_configuration_is_completed_where_that_is_asked_for(
-    tmp_path: Path, config: str, flag: str, text: str
+    check: Check, tmp_path: Path, config: str, flag: str, text: str
 ) -> None:
     result = check(_onnx(tmp_path, config), flag, "--complete-config", f"--workspace-directory={tmp_path / 'work'}")
     assert result.returncode == 0, result.stderr
@@ -112,7 +117,7 @@ def test_a_configuration_is_completed_where_that_is_asked_for(
     ],
 )
 def test_what_a_server_with_these_flags_would_refuse_is_refused(
-    tmp_path: Path, config: str | None, flags: tuple[str, ...], reason: str
+    check: Check, tmp_path: Path, config: str | None, flags: tuple[str, ...], reason: str
 ) -> None:
     result = check(_onnx(tmp_path, config), *flags, f"--workspace-directory={tmp_path / 'work'}")
     assert result.returncode == 1
@@ -120,7 +125,7 @@ def test_what_a_server_with_these_flags_would_refuse_is_refused(
     assert "Traceback" not in result.stderr
 
 
-def test_the_backend_that_the_files_imply_is_the_one_that_the_policy_judges(tmp_path: Path) -> None:
+def test_the_backend_that_the_files_imply_is_the_one_that_the_policy_judges(check: Check, tmp_path: Path) -> None:
     """T28: a model without a configuration is judged as well."""
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\nmodels = ["*"]\nbackends = ["tensorrt"]\n')
@@ -129,7 +134,7 @@ def test_the_backend_that_the_files_imply_is_the_one_that_the_policy_judges(tmp_
     assert "the policy does not allow backend 'onnxruntime'; allowed: tensorrt" in result.stderr
 
 
-def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) -> None:
+def test_a_refused_model_exits_1_with_the_reason_and_the_report(check: Check, tmp_path: Path) -> None:
     model = EXAMPLE / "repository" / "digits_secure"
     other = "AGE-SECRET-KEY-1" + "Q" * 58
     result = check(str(model), "--allow-swap", f"--workspace-directory={tmp_path}", identity=other)
@@ -141,14 +146,14 @@ def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["nosuch", "nosuch/"])
-def test_a_missing_directory_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_directory_is_named(check: Check, tmp_path: Path, name: str) -> None:
     result = check(str(tmp_path / name))
     assert result.returncode == 1
     assert f"repoagent: there is no model directory {tmp_path / name}" in result.stderr
 
 
 @pytest.mark.parametrize("model", ["m/1", "m/config.pbtxt"])
-def test_a_repository_is_not_taken_for_a_model(tmp_path: Path, model: str) -> None:
+def test_a_repository_is_not_taken_for_a_model(check: Check, tmp_path: Path, model: str) -> None:
     (tmp_path / "models" / model).mkdir(parents=True)
     if model.endswith(".pbtxt"):
         (tmp_path / "models" / model).rmdir()
@@ -159,7 +164,7 @@ def test_a_repository_is_not_taken_for_a_model(tmp_path: Path, model: str) -> No
     assert result.stderr.strip().endswith("/models/m")
 
 
-def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
+def test_a_broken_configuration_has_line_and_column(check: Check, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text('name: "m"\nmax_batch_sise: 3\n')
     result = check(str(tmp_path / "m"))
@@ -168,7 +173,7 @@ def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
     assert "max_batch_size" in result.stderr
 
 
-def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
+def test_what_no_server_could_load_is_refused(check: Check, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = check(str(tmp_path / "empty"))
     assert result.returncode == 1
@@ -191,7 +196,7 @@ def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_backend_or_a_file_that_a_load_would_not_find_is_refused(
-    tmp_path: Path, config: str, file: str, reason: str
+    check: Check, tmp_path: Path, config: str, file: str, reason: str
 ) -> None:
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1" / file).write_bytes(b"weights")
@@ -216,7 +221,7 @@ class TritonPythonModel:
 @pytest.mark.parametrize("where", ["", 'parameters { key: "EXECUTION" value { string_value: "process" } }'])
 @pytest.mark.parametrize(("ask", "shown"), [("pass", "max_batch_size 3"), ("pb_utils.load_model('x')", "no server")])
 def test_a_python_model_completes_its_configuration_without_a_server(
-    tmp_path: Path, where: str, ask: str, shown: str
+    check: Check, tmp_path: Path, where: str, ask: str, shown: str
 ) -> None:
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1/model.py").write_text(_COMPLETED.replace("ASK", ask))
@@ -298,7 +303,7 @@ def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback
     assert errors == "interrupted\n"
 
 
-def test_an_agent_that_fails_in_the_unload_is_a_failure(tmp_path: Path) -> None:
+def test_an_agent_that_fails_in_the_unload_is_a_failure(check: Check, tmp_path: Path) -> None:
     model, agents = _model_with_agent(
         tmp_path, "leaver", "    def unload(self, model):\n        raise OSError('the door is locked')\n"
     )
@@ -310,7 +315,7 @@ def test_an_agent_that_fails_in_the_unload_is_a_failure(tmp_path: Path) -> None:
     assert "the door is locked" in result.stderr.splitlines()[-1]
 
 
-def test_a_parameter_that_an_agent_needs_is_named(tmp_path: Path) -> None:
+def test_a_parameter_that_an_agent_needs_is_named(check: Check, tmp_path: Path) -> None:
     model, agents = _model_with_agent(
         tmp_path, "needs", "    def load(self, model):\n        int(model.parameters['limit'])\n"
     )

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from repoagent.cli.main import program
 from tests.file_server import FileServer, Request
+from tests.warm import Warm
 
 WEIGHTS = os.urandom(3 << 20)
 DIGEST = f"model.onnx=sha256:{hashlib.sha256(WEIGHTS).hexdigest()}"
@@ -34,14 +35,23 @@ def environment(**more: str) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "NO_PROXY": "127.0.0.1", "HOME": "/nonexistent", **more}
 
 
-def run(*arguments: str, cache: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(*arguments, cache=cache), env=environment(**more), capture_output=True, text=True, check=False
-    )
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(warm: Warm) -> Run:
+    """``repoagent fetch`` to its end."""
+
+    def run(*arguments: str, cache: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+        return warm.run(["fetch", "--cache-directory", cache, *arguments], env=environment(**more))
+
+    return run
 
 
 @pytest.mark.slow
-def test_what_was_fetched_ahead_is_not_fetched_by_the_load(server: FileServer, tmp_path: Path) -> None:
+def test_what_was_fetched_ahead_is_not_fetched_by_the_load(
+    run: Run, warm: Warm, server: FileServer, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
     url = f"{server.url}/fraud/model.onnx"
     done = run(url, "--digest", DIGEST, cache=cache)
@@ -56,19 +66,13 @@ def test_what_was_fetched_ahead_is_not_fetched_by_the_load(server: FileServer, t
         f'before = [ {{ agent = "fetch", parameters = [["url", "{url}"], ["digest", "{DIGEST}"]] }} ]\n'
     )
     options = [f"--agent-policy={policy}", f"--cache-directory={cache}", f"--workspace-directory={tmp_path / 'work'}"]
-    load = subprocess.run(
-        [sys.executable, "-m", "repoagent", "check", str(model), *options],
-        env=environment(REPOAGENT_OFFLINE="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    load = warm.run(["check", model, *options], env=environment(REPOAGENT_OFFLINE="1"))
     assert load.returncode == 0, load.stdout + load.stderr
     assert len(server.requests) == asked
 
 
 @pytest.mark.slow
-def test_several_models_come_and_json_has_their_reports(server: FileServer, tmp_path: Path) -> None:
+def test_several_models_come_and_json_has_their_reports(run: Run, server: FileServer, tmp_path: Path) -> None:
     urls = [f"{server.url}/fraud/model.onnx", f"{server.url}/other/model.onnx"]
     done = run(*urls, "--floating", "--json", cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
@@ -88,7 +92,7 @@ def test_several_models_come_and_json_has_their_reports(server: FileServer, tmp_
     ],
 )
 def test_what_cannot_be_had_ends_with_1_and_one_line(
-    server: FileServer, tmp_path: Path, more: list[str], message: str
+    run: Run, server: FileServer, tmp_path: Path, more: list[str], message: str
 ) -> None:
     done = run(f"{server.url}/fraud/model.onnx", *more, cache=tmp_path / "cache")
     assert done.returncode == 1

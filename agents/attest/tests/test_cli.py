@@ -22,6 +22,7 @@ from repoagent.api.envelopes import sign
 from repoagent.config import ModelConfig
 from repoagent.storage.repositories.sources import open_source
 from tests.file_server import FileServer, Request
+from tests.warm import Warm
 
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { "SHA256:1/model.py" = "%s" } }]\n'
 
@@ -358,7 +359,7 @@ def test_a_server_whose_answer_is_too_large_or_leads_inside_is_given_up(
 
 @pytest.mark.parametrize("command", ["prepare", "run"])
 def test_what_was_prepared_or_given_to_a_command_agrees_with_its_receipt(
-    command: str, model: Path, key_file: Path, receipts: Path, public_file: Path, tmp_path: Path
+    command: str, model: Path, key_file: Path, receipts: Path, public_file: Path, tmp_path: Path, warm: Warm
 ) -> None:
     digest = hashlib.sha256(b"code").hexdigest()
     entry = f'{{ name: "checksum" parameters {{ key: "SHA256:1/model.py" value: "{digest}" }} }}'
@@ -366,8 +367,8 @@ def test_what_was_prepared_or_given_to_a_command_agrees_with_its_receipt(
     flags = ["--attest-key", f"file:{key_file}", "--attest-directory", str(receipts)]
     flags += [f"--{name}-directory={tmp_path / name}" for name in ("workspace", "cache")]
     words = [str(tmp_path / "out")] if command == "prepare" else ["--", "true"]
-    program = [sys.executable, "-m", "repoagent", command, *flags, str(model), *words]
-    subprocess.run(program, check=True, capture_output=True)
+    done = warm.run([command, *flags, model, *words])
+    assert done.returncode == 0, done.stderr
     (path,) = receipts.glob("*.vsa.json")
     assert verify(path, public_file, "--model", model)[0] == 0
     if command == "run":

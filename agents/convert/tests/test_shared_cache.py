@@ -1,7 +1,6 @@
 """Two servers with separate caches: the second takes what the first has converted and signed, as its policy says."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +8,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from tests.warm import Warm
+
 pytestmark = pytest.mark.slow
 
 Check = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def check(tmp_path: Path, save: Callable[..., Path], perceptron: object) -> Check:
+def check(tmp_path: Path, save: Callable[..., Path], perceptron: object, warm: Warm) -> Check:
     save(perceptron)
     config = 'backend: "onnxruntime"\nmodel_repository_agents { agents [ { name: "convert" } ] }\n'
     (tmp_path / "source" / "config.pbtxt").write_text(config)
@@ -25,8 +26,7 @@ def check(tmp_path: Path, save: Callable[..., Path], perceptron: object) -> Chec
         places = [f"--{name}-directory={tmp_path / site / name}" for name in ("workspace", "cache")]
         shared = [f"--conversion-cache={tmp_path / 'shared'}", f"--agent-policy={tmp_path / 'policy.toml'}"]
         words = ["check", str(tmp_path / "source"), *places, *shared, *flags]
-        command = [sys.executable, "-m", "repoagent", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return warm.run(words)
 
     return run
 

@@ -11,12 +11,13 @@ from onnx import helper
 
 from tests.hostile.policy.ground import ROADS, Ground, Road
 from tests.onnx_models import floats, model_bytes
+from tests.warm import Warm
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
+def ground(tmp_path: Path, warm: Warm) -> Iterator[Ground]:
     with ExitStack() as stack:
-        yield Ground(tmp_path, stack)
+        yield Ground(tmp_path, stack, warm)
 
 
 @pytest.fixture(params=ROADS, ids=lambda name: name.replace(" ", "-"))

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +14,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.warm import Warm
 
 Files = Mapping[str, bytes]
 
@@ -25,8 +24,9 @@ _MEMBER_TENSOR: Final = "data_type: TYPE_FP32 dims: [4]"
 class Ground:
     """One repository and the cores over it. The model under attack is always called ``m``."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
+    def __init__(self, path: Path, stack: ExitStack, warm: Warm) -> None:
         self.path = path
+        self.warm = warm
         self.repository = path / "repository"
         self.repository.mkdir()
         self.policy = path / "policy.toml"
@@ -139,8 +139,7 @@ def _by_command(*words: str) -> Road:
         ground.policy.write_text(policy.replace('["onnxruntime"]', '["onnxruntime"]\ncommands = ["prepare", "true"]'))
         command, *others = [word.format(model=ground.repository / "m", out=ground.path / "out") for word in words]
         flags = [f"--agent-policy={ground.policy}", f"--workspace-directory={ground.path / 'workspace'}"]
-        program = [sys.executable, "-m", "repoagent", command, *flags, "--allow-swap", *others]
-        result = subprocess.run(program, capture_output=True, text=True, check=False)
+        result = ground.warm.run([command, *flags, "--allow-swap", *others])
         assert result.returncode in (0, 1), result.stderr
         assert result.returncode == 0 or command == "run" or not any((ground.path / "out").iterdir())
         return result.stderr.splitlines()[-1] if result.returncode else ""

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 
 from tests.cli.conftest import Program, agent, flags, folder, left_in, memory, program
+from tests.warm import Warm
 
 __all__ = ["flags", "folder", "memory", "program"]
 pytestmark = pytest.mark.slow
@@ -178,14 +178,13 @@ def plain(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def check(plain: Path, tmp_path: Path) -> Check:
+def check(plain: Path, tmp_path: Path, warm: Warm) -> Check:
     """``repoagent check`` of the folder under a policy."""
 
     def run(policy: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "policy.toml").write_text(policy)
-        command = [sys.executable, "-m", "repoagent", "check", str(plain), "--allow-swap"]
-        command += [f"--agent-policy={tmp_path / 'policy.toml'}", f"--workspace-directory={tmp_path / 'work'}"]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        places = [f"--agent-policy={tmp_path / 'policy.toml'}", f"--workspace-directory={tmp_path / 'work'}"]
+        return warm.run(["check", plain, "--allow-swap", *places])
 
     return run
 
