@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,17 +43,24 @@ def tool() -> Tool:
 
 
 @pytest.fixture(scope="session")
-def problems() -> Problems:
+def problems() -> Iterator[Problems]:
     """What is wrong with each of some manifests, according to the projects that define them."""
+    command = [sys.executable, str(Path(__file__).parent / "generated_models.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        given, results = program.stdin, program.stdout
 
-    def check(manifests: list[dict[str, Any]]) -> list[list[str]]:
-        command = [sys.executable, str(Path(__file__).parent / "generated_models.py")]
-        done = subprocess.run(command, input=json.dumps(manifests), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        found: list[list[str]] = json.loads(done.stdout)
-        return found
+        def check(manifests: list[dict[str, Any]]) -> list[list[str]]:
+            print(json.dumps(manifests), file=given, flush=True)
+            line = results.readline()
+            assert line, f"it ended with {program.wait()}"
+            found: list[list[str]] = json.loads(line)
+            return found
 
-    return check
+        yield check
+        given.close()
+    assert program.returncode == 0
 
 
 @pytest.fixture(scope="session")
