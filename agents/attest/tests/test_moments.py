@@ -22,7 +22,7 @@ from repoagent.api.envelopes import to_json
 from repoagent.audit.log import AuditLog
 from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
-from repoagent.storage import open_source
+from repoagent.storage.repositories.sources import open_source
 
 
 def _full_at(monkeypatch: pytest.MonkeyPatch, full: Callable[[Path], bool]) -> None:
