@@ -37,10 +37,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where workers share the files: those with the most slow tests come first, and quick ones fill the end."""
+    """Where workers share the files: those with the most slow tests come first, then those with the most tests."""
     if hasattr(config, "workerinput"):
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-        items.sort(key=lambda item: -slow[item.path])
+        all_of = Counter(item.path for item in items)
+        items.sort(key=lambda item: (-slow[item.path], -all_of[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)
