@@ -200,8 +200,13 @@ class Scheduler:
         """The tokens of every running sequence: what is left of its text, as far as the budget goes."""
         works: list[Work] = []
         reading: list[tuple[Task, TokenSequence, int]] = []
-        for task in self.running:
-            for sequence, tokens in _needs(task, self._cache.readable(task)):
+        for task in tuple(self.running):
+            try:
+                readable = self._cache.readable(task)
+            except Exception as error:  # whatever a runner raises ends this request, and nothing else
+                self._give_up(task, error)
+                continue
+            for sequence, tokens in _needs(task, readable):
                 if tokens == 1 and sequence.pending == 1 and task.started:
                     # Drafts go with their token; they must not wait behind prompts.
                     works.append(_piece(task, sequence, 1))
@@ -362,9 +367,12 @@ class Scheduler:
             for _ in range(min(task.rows, task.unfinished) - len(task.open())):
                 self._cache.open_sequence(task, begun.pop(0) if begun else group.begin())
         except Exception as error:  # whatever a runner raises ends this request, and nothing else
-            self._failures.append((task, error))
-            self.running.remove(task)
-            self._release(task)
+            self._give_up(task, error)
+
+    def _give_up(self, task: Task, error: Exception) -> None:
+        self._failures.append((task, error))
+        self.running.remove(task)
+        self._release(task)
 
     def _has_blocks(self, task: Task) -> bool:
         blocks = self._blocks(task)

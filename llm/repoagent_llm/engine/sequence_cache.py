@@ -79,11 +79,13 @@ class SequenceCache:
         if source is None:
             return [sequence for sequence in found if sequence not in behind[1:]]
         piece = self._pages.export_kv(source, 0, shared)
-        for sequence in behind:
-            self._pages.truncate(sequence.seq, 0)  # type: ignore[arg-type]
-            self._pages.import_kv(sequence.seq, piece, shared)  # type: ignore[arg-type]
-            sequence.computed = shared
-        self._pages.drop_kv(piece)
+        try:
+            for sequence in behind:
+                self._pages.truncate(sequence.seq, 0)  # type: ignore[arg-type]
+                self._pages.import_kv(sequence.seq, piece, shared)  # type: ignore[arg-type]
+                sequence.computed = shared
+        finally:
+            self._pages.drop_kv(piece)
         return found
 
     def _reuse(self, task: Task, sequence: TokenSequence) -> None:

@@ -161,3 +161,24 @@ def test_a_request_is_cancelled_between_two_of_its_texts() -> None:
         (request_id,) = executor.enqueue_requests([_request(5, length=3)])
         reasons = [response.result.finish_reasons[0] for response in _until_last(executor, request_id)]
         assert reasons == [FinishReason.LENGTH, FinishReason.LENGTH, FinishReason.CANCELLED]
+
+
+def test_texts_that_cannot_share_a_prompt_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that begin later take the prompt from one that runs."""
+    runner = _pages(3)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault made on purpose")
+
+    monkeypatch.setattr(runner, "import_kv", fail)
+    config = _config(kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    with Executor.from_runner(runner, config) as executor:
+        short = _request(1, length=30)
+        first, second = executor.enqueue_requests([_request(9, length=9), short])
+        responses: list[Response] = []
+        while not (responses and responses[-1].is_last):
+            responses += executor.await_responses(first, LIMIT)
+        assert responses[-1].error_msg == "the runner failed: a fault made on purpose"
+        assert _texts(executor, [second]) == _alone([short])
+    assert isinstance(runner, PagedRunner)
+    assert runner.pool.busy == 0
