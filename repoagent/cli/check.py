@@ -191,20 +191,22 @@ def _require_loadable(builder: "ModelBuilder", loader: "Loader", chain: "LoadedC
 
 
 def _require_backend(builder: "ModelBuilder", chain: "LoadedChain", config: "ModelConfig", version: int) -> None:
-    """Refuse a version whose backend is unknown or not allowed, or that lacks the file of a built-in backend.
+    """Refuse a version whose backend is unknown or not allowed, or that lacks the file of its backend.
 
     Raises:
         RepoAgentError: a server would refuse the model.
     """
     from repoagent.config import model_filename
-    from repoagent.serving.backends.registry import BUILTIN_BACKENDS
+    from repoagent.config.backends import model_filenames, way_out
 
     # Where the configuration does not name the backend, the files do.
     config = builder.named(chain.name, config, chain.files, version)
     builder.registry.require(config.backend)
     path = f"{version}/{model_filename(config)}"
-    if config.backend in BUILTIN_BACKENDS and not chain.files.exists(path):
-        raise UnavailableError(f"unable to find '{path}' for model '{chain.name}'")
+    if config.backend in model_filenames() and not chain.files.exists(path):
+        way = way_out(chain.files.names(str(version)))
+        held = f": version directory {version} holds {way}" if way else ""
+        raise UnavailableError(f"unable to find '{path}' for model '{chain.name}'{held}")
 
 
 def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[_Examined]" = ()) -> None:

@@ -117,7 +117,9 @@ def convert(
 def _recognized(file: Path, target: str, converters: "Converters") -> str:
     pairs = [pair for pair in converters.pairs if pair[1] == target]
     if file.is_dir():
-        raise InvalidArgumentError(f"{file} is a directory; name the file in it, such as MLmodel or saved_model.pb")
+        raise InvalidArgumentError(
+            f"{file} is a directory; name the file in it, such as model.safetensors, MLmodel or saved_model.pb"
+        )
     found = [pair[0] for pair in pairs if file.is_file() and recognized(converters.get(pair), file.parent, file.name)]
     if len(found) == 1:
         return found[0]

@@ -189,8 +189,9 @@ def test_what_no_server_could_load_is_refused(check: Check, tmp_path: Path) -> N
     ("config", "file", "reason"),
     [
         ('backend: "onxruntime"', "model.onnx", "unable to find backend 'onxruntime'; available are "),
-        ('backend: "onnxruntime"', "other.onnx", "unable to find '1/model.onnx' for model 'm'"),
+        ('backend: "onnxruntime"', "other.onnx", "'1/model.onnx' for model 'm': version directory 1 holds an ONNX"),
         ('backend: "python"', "main.py", "unable to find '1/model.py' for model 'm'"),
+        ('backend: "llm"', "model.safetensors", "unable to find '1/genai_config.json' for model 'm'"),
         ("", "model.bin", "must specify 'platform' or 'backend' for model 'm'"),
         ('backend: "pytorch"', "model.pt", "holds a PyTorch model: write it with torch.onnx.export("),
     ],
