@@ -303,14 +303,14 @@ models: $(STAMP)
 	PYTHONPATH=$(abspath $(MODELS))/libraries $(BIN)/python -m pytest -q $(TREES)
 	$(PIP) --target $(MODELS)/tables --no-deps $(TABLES)
 	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -W ignore agents/convert/tests/tables/make_models.py
-	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q agents/convert/tests/tables
+	PYTHONPATH=$(abspath $(MODELS))/tables $(BIN)/python -m pytest -q agents/convert/tests/tables agents/convert/tests/test_damaged_files.py
 	$(PYTHON) -m venv $(MODELS)/tensorflow
 	$(MODELS)/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check $(TENSORFLOW)
 	$(MODELS)/tensorflow/bin/python -W ignore agents/convert/tests/networks/make_models.py $(MODELS)/networks
-	REPOAGENT_TESTS_MODELS=$(abspath $(MODELS)) $(BIN)/python -m pytest -q agents/convert/tests/networks
+	REPOAGENT_TESTS_MODELS=$(abspath $(MODELS)) $(BIN)/python -m pytest -q agents/convert/tests/networks agents/convert/tests/test_damaged_files.py
 	$(PIP) --target $(MODELS)/torch --no-deps $(TORCH)
 	PYTHONPATH=$(abspath $(MODELS))/torch $(BIN)/python -W ignore agents/convert/tests/networks/make_programs.py
-	PYTHONPATH=$(abspath $(MODELS))/torch $(BIN)/python -m pytest -q agents/convert/tests/networks -k "pt2 or program"
+	PYTHONPATH=$(abspath $(MODELS))/torch $(BIN)/python -m pytest -q agents/convert/tests/networks agents/convert/tests/test_damaged_files.py -k "pt2 or program"
 
 # The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
 H2SPEC ?= h2spec
