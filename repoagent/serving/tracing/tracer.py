@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import UnsupportedError
@@ -135,12 +136,14 @@ def _decoded(element: bytes | str) -> str:
 class _Sampling:
     """One form of the settings while it is in force. Traces that began under it end under it."""
 
-    def __init__(self, settings: TraceSettings, file: TraceFile) -> None:
+    def __init__(self, settings: TraceSettings, file: TraceFile, share: Callable[[], int] | None) -> None:
         self.settings = settings
         self._file = file
         self._lock = threading.Lock()
+        self._share = share if settings.count > 0 else None
+        """Has some of the count whenever the last of it has been taken; None: the whole count is for this process."""
         self._seen = 0
-        self._left = settings.count
+        self._left = settings.count if self._share is None else 0
         self._written = 0
         self._collected: list[str] = []
         self._collected_traces = 0
@@ -148,13 +151,25 @@ class _Sampling:
     def take(self) -> bool:
         """Whether the next request is traced."""
         with self._lock:
-            if not self._left or not self.settings.rate:
+            if not (self._left or self._share) or not self.settings.rate:
                 return False
             self._seen += 1
             if self._seen % self.settings.rate:
                 return False
+            if not self._left and self._share is not None:
+                self._left = self._share()
+            if not self._left:
+                self._share = None
+                return False
             self._left -= self._left > 0
             return True
+
+    def hand_out(self, processes: int) -> int:
+        """Take a share of what is left: less each time, so that little lies with processes that have no requests."""
+        with self._lock:
+            share = -(-max(self._left, 0) // (2 * processes))
+            self._left -= share
+            return share
 
     def write(self, records: list[str]) -> None:
         """Keep one trace, and write what is due."""
@@ -195,6 +210,7 @@ class Tracer:
     def __init__(self, settings: TraceSettings, suffix: str = "") -> None:
         self._default = settings
         self._suffix = suffix
+        self._share: Callable[[str], int] | None = None
         self._spans = _span_traces(settings) if settings.mode == "opentelemetry" else None
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -204,6 +220,20 @@ class Tracer:
         self._models: dict[str, _Sampling] = {}
         self.enabled = not settings.problem
         """Whether any request might be traced: look here first, it costs nothing."""
+
+    def share_counts(self, share: Callable[[str], int]) -> None:
+        """Have other processes trace of the same counts: ``share`` has some more of that of a model, or of all with "".
+
+        It is called for the first request, and when what it had is used up; 0 ends that.
+        """
+        with self._lock:
+            self._share = share
+            self._everywhere = self._sampling(self._everywhere.settings)
+
+    def hand_out(self, model_name: str, processes: int) -> int:
+        """A share of a count for one of so many ``processes`` that trace; 0: nothing is left of it."""
+        sampling = self._models.get(model_name) if model_name else self._everywhere
+        return sampling.hand_out(processes) if sampling is not None else 0
 
     @property
     def propagates(self) -> bool:
@@ -257,7 +287,7 @@ class Tracer:
         self._models = {
             name: self._models[name]
             if name in self._models and self._models[name].settings == settings
-            else self._sampling(settings)
+            else self._sampling(settings, name)
             for name, settings in models.items()
         }
         in_force = [self._everywhere, *self._models.values()]
@@ -266,10 +296,11 @@ class Tracer:
             if sampling not in in_force:
                 sampling.flush()
 
-    def _sampling(self, settings: TraceSettings) -> _Sampling:
+    def _sampling(self, settings: TraceSettings, model_name: str = "") -> _Sampling:
         if settings.file not in self._files:
             self._files[settings.file] = TraceFile(settings.file + self._suffix)
-        return _Sampling(settings, self._files[settings.file])
+        share = partial(self._share, model_name) if self._share is not None else None
+        return _Sampling(settings, self._files[settings.file], share)
 
     def close(self) -> None:
         """Write everything and complete the files."""

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _SECONDS: Final = 10.0
 _OF_LOG: Final = {"verbose_level": int, "format": str}
 _MOST_REGIONS: Final = 1024
+TRACE_SHARE: Final = "trace share"
+"""What a worker asks for some of a count of traces by."""
 
 Change = list[Any]
 """The name of a worker's call, and its arguments."""
@@ -77,9 +79,11 @@ class SharedSettings:
             except RepoAgentError as error:  # Such as a region whose object its client has removed.
                 logger.warning("a new worker cannot make '%s' of an earlier request: %s", change[0], error)
 
-    def _change(self, worker: Callable[[], int], what: Any, actor: Any) -> None:
+    def _change(self, worker: Callable[[], int], what: Any, actor: Any) -> int | None:
         if not isinstance(what, Mapping) or not isinstance(what.get("change"), Mapping):
             raise InvalidArgumentError("a change of settings without a change")
+        if what.get("setting") == TRACE_SHARE:  # A call of its own would end a new worker of an older keeper.
+            return self._core.tracer.hand_out(text_of(what.get("model")), len(self._fleet))
         change = {text_of(name): value for name, value in what["change"].items()}
         with acting_as(client(actor)), self._fleet.changing:
             if what.get("setting") == "log":
@@ -88,6 +92,7 @@ class SharedSettings:
                 self._change_traces(worker, text_of(what.get("model")), change)
             else:
                 raise InvalidArgumentError("there is no such setting")
+        return None
 
     def _change_log(self, worker: Callable[[], int], change: dict[str, Any]) -> None:
         known = {one.name for one in fields(LogChanges)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.audit import NO_AUDIT, Actor
-from repoagent.errors import UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.server.exposition.page import Source
 from repoagent.storage.workspaces.workspace import forbid_core_dumps
 from repoagent_server.access.access import Access, Denials, credential_of
@@ -41,11 +41,12 @@ from repoagent_server.program.front_ends import (
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.program import core_options, let_threads_switch
-from repoagent_server.program.shared_settings import SharedRegions
+from repoagent_server.program.shared_settings import TRACE_SHARE, SharedRegions
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.certificates import HeldCertificates
 
 _START_SECONDS: Final = 60.0
+_SHARE_SECONDS: Final = 1.0
 _OF_MODELS: Final = (
     *("stateful", "let_call", "build", "pass_on", "cancel", "expect", "show", "retire"),
     *("running", "last_used_ms", "drain", "close"),
@@ -88,6 +89,7 @@ class Worker:
         self._stack.enter_context(configure(chosen.log))
         self._requests = requests = self._stack.enter_context(request_log(chosen.request_log))
         self._core = core = WorkerCore(replace(core_options(chosen), trace_suffix=f"-{index}"), self._calls)
+        core.tracer.share_counts(self._trace_share)
         core.start()
         denials, access = Denials(core.audit), None
         if chosen.access is not None:  # Every client is denied until the keeper sends the rules.
@@ -181,6 +183,14 @@ class Worker:
         """Have new connections of one way in get a certificate: the keeper has read its files."""
         key, certificate, root = map(base64.b64decode, contents)
         self._certificates[name].use((key, certificate, root))
+
+    def _trace_share(self, model: str) -> int:
+        """Some of what is left of a count of traces. A request waits for it, so a slow keeper has none."""
+        what = {"setting": TRACE_SHARE, "model": model, "change": {}}
+        try:
+            return int(self._calls.call("settings", what, {}, timeout=_SHARE_SECONDS) or 0)
+        except RepoAgentError:
+            return 0
 
     def _refresh(self, issuer: TokenIssuer) -> None:
         """Have the keeper fetch a key set again. One call at a time: anyone can send tokens that make one."""

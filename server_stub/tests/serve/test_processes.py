@@ -203,6 +203,20 @@ def test_settings_are_changed_in_all_workers_and_in_those_that_come(world: "Worl
     assert all("REQUEST_START" in (world.root / f"trace-{index}").read_text() for index in range(2))
 
 
+def test_a_count_of_traces_is_one_for_all_workers(world: "World") -> None:
+    """Each worker had one of its own."""
+    trace = world.root / "counted"
+    flags = f"--trace-config=triton,file={trace}", "--trace-config=rate=1", "--trace-config=count=20"
+    server = world.serve("--processes=2", "--load-model=plain", *flags, "--trace-config=level=TIMESTAMPS")
+    with connections(server) as clients:
+        assert [ask(client, "plain") for client in clients * 3] == [200] * 3 * CONNECTIONS
+        assert clients[0].post("/v2/models/plain/trace/setting", json={"trace_count": "3"}).status_code == 200
+        assert [ask(client, "plain") for client in clients * 3] == [200] * 3 * CONNECTIONS
+    assert server.stop() == 0
+    traced = sum(path.read_text().count("REQUEST_START") for path in world.root.glob("counted-*"))
+    assert traced == 20 + 3
+
+
 def test_shared_memory_is_registered_in_all_workers_or_in_none(world: "World") -> None:
     server = world.serve("--processes=2", "--load-model=plain", "--allow-client-shm=true")
     memory = SharedMemory(create=True, size=64)

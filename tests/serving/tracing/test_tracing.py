@@ -301,3 +301,23 @@ def test_texts_that_are_not_unicode_are_escaped_in_trace_files(
     core.stop()
     assert "\\ud" not in (tmp_path / "t").read_text().replace("\\\\", "")
     assert any(record.get("request_id") == "r\\udcff" for record in records(tmp_path / "t"))
+
+
+def test_processes_share_a_count(tmp_path: Path) -> None:
+    keeper = Tracer(TraceSettings(file=str(tmp_path / "trace"), level=frozenset({"TIMESTAMPS"}), rate=1, count=20))
+    shares: list[int] = []
+
+    def share(model: str) -> int:
+        shares.append(keeper.hand_out(model, 2))
+        return shares[-1]
+
+    workers = [Tracer(keeper.settings(), f"-{index}") for index in range(2)]
+    for one in workers:
+        one.share_counts(share)
+    taken = [workers[index % 2].sample("m") is not None for index in range(60)]
+    assert sum(taken) == sum(shares) == 20
+    assert shares == [5, 4, 3, 2, 2, 1, 1, 1, 1, 0, 0]
+    for one in (keeper, *workers):
+        one.update({"trace_count": "2"}, "m")
+    assert [workers[0].sample("m") is not None for _ in range(3)] == [True, True, False]
+    assert keeper.hand_out("other", 2) == 0
