@@ -26,7 +26,6 @@ from repoagent.nested_text import DEEPEST, check_depth
 from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import (
     Arena,
-    Array,
     Block,
     ClosedError,
     Mapping,
@@ -35,6 +34,7 @@ from repoagent.serving.backends.python.process.memory import (
     ProtocolError,
     close_received,
 )
+from repoagent.serving.requests.tensor import Array
 
 # What json.JSONEncoder makes again for each text, which takes longer than most texts do. It does not look for circles,
 # which would take half of the time.
