@@ -96,7 +96,7 @@ def _examine(builder: "ModelBuilder", chain: "LoadedChain") -> list[_Examined]:
         raise as_repoagent_error(error, chain.name) from error
 
 
-_NONE: Final = "it has no version directory (1, 2, ...)"
+_NO_SERVER: Final = "; no server loads it: it has no version directory (1, 2, ...)"
 
 
 @click.command()
@@ -115,8 +115,9 @@ _NONE: Final = "it has no version directory (1, 2, ...)"
     metavar="BACKEND,SETTING=VALUE",
     help="Setting of a backend; repeat for more.",
 )
+@click.option("--for-command", is_flag=True, help="Check it for `repoagent run` or `prepare`: any backend, any files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -> None:
+def check(model_dir: str, as_json: bool, complete_config: bool, for_command: bool, **values: Any) -> None:
     """Parse the model at MODEL_DIR (a directory or a URL), run its agents, and print the load report.
 
     The agents run as for a load that is followed by an unload; nothing is served. Flags that `repoagent serve` has mean
@@ -125,6 +126,8 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     from repoagent.loader.assembly import open_loader
 
     strict, settings = values.pop("disable_auto_complete_config"), merge_settings(values.pop("backend_config"))
+    if for_command and (complete_config or strict):
+        raise click.UsageError("--for-command looks at no configuration: leave the flags about it out")
     examined: list[_Examined] = []
     quiet_tracebacks()
     with ExitStack() as resources:
@@ -138,7 +141,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
                 chain = loader.load(source, on_progress=show, cancelled=interrupted.is_set)
                 with _fails(chain):
                     builder = _builder(settings, strict, options.limits, plugins, loader)
-                    served = _require_loadable(builder, loader, chain)
+                    served = _require_loadable(builder, loader, chain, for_command)
                     if served and (complete_config or strict):
                         examined = _examine(builder, chain)
                     chain.attest(chain.version_dirs)
@@ -153,7 +156,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
         _show(chain.report, as_json, examined)
     require_unload(chain.report)
     if not as_json:
-        click.echo(f"{source.name}: ok" if served else f"{source.name}: ok for a command; no server loads it: {_NONE}")
+        click.echo(f"{source.name}: ok" + ("" if served else " for a command" + ("" if for_command else _NO_SERVER)))
 
 
 @contextmanager
@@ -167,17 +170,17 @@ def _fails(chain: "LoadedChain") -> "Iterator[None]":
         raise
 
 
-def _require_loadable(builder: "ModelBuilder", loader: "Loader", chain: "LoadedChain") -> bool:
+def _require_loadable(builder: "ModelBuilder", loader: "Loader", chain: "LoadedChain", for_command: bool) -> bool:
     """Refuse what could not be loaded: a model of which no version is left, or one that :func:`_require_backend` does.
 
-    Returns whether a server could; a folder that names no backend and has no versions is for a command.
+    Returns whether a server is to load it; a folder that names no backend and has no versions is for a command, too.
     """
     from repoagent.config import default_config, executed_by, no_version, normalize, select_versions
 
     config = chain.config or default_config(chain.name)
     available = chain.version_dirs
     versions = select_versions(config, available)
-    if not available and not executed_by(config) and chain.files.names():
+    if for_command or (not available and not executed_by(config) and chain.files.names()):
         loader.admit_command(chain.name, None)
         return False
     if executed_by(config) == "ensemble":

@@ -207,6 +207,20 @@ def test_a_backend_or_a_file_that_a_load_would_not_find_is_refused(
     assert reason in result.stderr
 
 
+def test_a_model_for_a_command_may_name_a_backend_of_another_server(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.pt").write_bytes(b"weights")
+    (tmp_path / "m/config.pbtxt").write_text('backend: "pytorch"')
+    result = check(str(tmp_path / "m"), "--for-command")
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "m: ok for a command")
+    (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\ncommands = []\n')
+    refused = check(str(tmp_path / "m"), "--for-command", "--agent-policy", str(tmp_path / "policy.toml"))
+    assert refused.returncode == 1
+    assert "command" in refused.stderr
+    both = check(str(tmp_path / "m"), "--for-command", "--complete-config")
+    assert (both.returncode, "--for-command" in both.stderr) == (2, True)
+
+
 _COMPLETED = """
 import triton_python_backend_utils as pb_utils
 
