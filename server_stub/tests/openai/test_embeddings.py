@@ -69,10 +69,13 @@ def test_a_model_that_takes_no_tokens_and_counts_none(client: OpenAI) -> None:
     assert caught.value.param == "input"
 
 
+_NO_TEXTS: list[object] = [[], None, [[]], ["x", 1], ["x", [1]], [-1], [1 << 31], [True], [[1], 2]]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("input", value) for value in ([], None, [[]], ["x", 1], ["x", [1]], [-1], [1 << 31], [True], [[1], 2])),
+        *(("input", value) for value in _NO_TEXTS),
         ("input", ["x"] * 2049),
         ("encoding_format", "hex"),
     ],
