@@ -54,6 +54,7 @@ class Report:
     requests: int = 0
     errors: int = 0
     memory_growth: int = 0
+    more_objects: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
@@ -210,10 +211,10 @@ def soak(requests: int, seed: int = 0, kind: type[FaultyRunner | FaultyPages] = 
     with Executor.from_runner(runner, config, drafter) as executor:
         _drive(executor, requests // 10, chance, report)
         gc.collect()
-        before = _resident()
+        before, objects = _resident(), len(gc.get_objects())
         _drive(executor, requests - requests // 10, chance, report)
         gc.collect()
-        report.memory_growth = _resident() - before
+        report.memory_growth, report.more_objects = _resident() - before, len(gc.get_objects()) - objects
         _check_idle(executor, runner, drafter, report)
     _shut_down_in_the_middle(kind(seed + 1), chance, report)
     return report
@@ -297,4 +298,5 @@ def test_every_request_is_answered_once_and_nothing_stays_held(
     assert report.faults == []
     assert report.requests == requests
     assert report.memory_growth < 32 << 20
+    assert report.more_objects < max(6000, requests // 10)  # Statistics and retained blocks fill up first.
     assert {"ERROR", "CANCELLED", "LENGTH", "TIMED_OUT", "END_ID", "STOP_WORDS"} <= set(report.reasons)

@@ -18,7 +18,8 @@ from repoagent_llm.types.tensors import Array
 _integer = rules.integer()
 _moment = Annotated[timedelta, rules.duration]
 _count = Annotated[int, _integer]
-_iteration = Annotated[int | None, rules.maybe(rules.unsigned64)]
+_number = rules.maybe(rules.unsigned64)
+_iteration = Annotated[int | None, _number]
 ZERO = timedelta()
 
 
@@ -174,7 +175,7 @@ class Response:
         if outcome == "":
             raise CheckError("Error message should not be empty")
         self._request_id: int = rules.unsigned64(request_id, "Response.request_id")
-        self._client_id: int | None = rules.maybe(rules.unsigned64)(client_id, "Response.client_id")
+        self._client_id: int | None = _number(client_id, "Response.client_id")
         self._outcome: str | Result | Streamed = outcome
         self._error: RepoAgentError | None = None
 

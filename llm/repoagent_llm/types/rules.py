@@ -6,6 +6,7 @@ and the place ("SamplingConfig.top_k") that its error text names.
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from repoagent_llm.types.executor_errors import CheckError
 from repoagent_llm.types.tensors import to_numpy
 
 Rule = Callable[[object, str], Any]
-_OPTIONAL: Final[set[Rule]] = set()
 INT32: Final = (-(2**31), 2**31 - 1)
 UINT64: Final = (0, 2**64 - 1)
 
@@ -151,19 +151,22 @@ def instance(cls: type) -> Rule:
     return rule
 
 
+@dataclass(frozen=True, slots=True)
+class _Maybe:
+    rule: Rule
+
+    def __call__(self, value: object, where: str) -> Any:
+        return None if value is None else self.rule(value, where)
+
+
 def maybe(rule: Rule) -> Rule:
     """None, or what ``rule`` accepts."""
-
-    def optional(value: object, where: str) -> object:
-        return None if value is None else rule(value, where)
-
-    _OPTIONAL.add(optional)
-    return optional
+    return _Maybe(rule)
 
 
 def passes_none(rule: Rule) -> bool:
     """Whether ``rule`` stores None as None."""
-    return rule in _OPTIONAL
+    return isinstance(rule, _Maybe)
 
 
 def list_of(rule: Rule) -> Rule:
