@@ -99,6 +99,7 @@ BUILT = {
     "server_stub/repoagent_server/flags/ineffective_flags.py pattern": "the operator's own flags",
     "server_stub/repoagent_server/handlers/headers.py pattern.removeprefix(_EXACT)": "the operator's own expression",
     "server_stub/repoagent_server/openai/reasoning.py _ANY": "marks, no repeats",
+    "server_stub/repoagent_server/shared/merging.py rest": "the name of a label, no repeats",
     "server_stub/repoagent_server/http/service.py route.pattern": "the table of routes; a request line is bounded",
     'agents/checksum/repoagent_checksum/json_listings.py f"[0-9A-Fa-f]{{{algorithm.hex_length}}}"': "a fixed count",
     'agents/verify/repoagent_verify/statement.py rf"[0-9a-fA-F]{{{2 * DIGEST_SIZES[hash_type]}}}"': "a fixed count",

@@ -51,11 +51,11 @@ def test_older_names_may_be_used() -> None:
     check_tensors(config)
 
 
-def test_a_model_of_embeddings_has_one_input_and_one_output() -> None:
+def test_a_model_of_embeddings_takes_a_text_or_its_tokens() -> None:
     config = read_text('name: "m" backend: "llm" parameters { key: "pooling" value { string_value: "mean" } }')
     complete_tensors(config)
-    assert [(item.name, item.optional) for item in config.input] == [("text_input", False)]
-    assert [item.name for item in config.output] == ["embedding"]
+    assert [(item.name, item.optional) for item in config.input] == [("text_input", True), ("input_ids", True)]
+    assert [item.name for item in config.output] == ["embedding", "num_input_tokens"]
     check_tensors(config)
     for value in ("", "${pooling}"):
         config.parameters["pooling"].string_value = value
