@@ -78,10 +78,10 @@ serve: $(RUN)
 	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository --model-repository $(CHAT)/repository
 
 # One process more than there are processors, as tests wait for programs and disks; the tests of one file run in one
-# process, in order, those with the most slow tests first. `make test WORKERS=0` runs them in pytest's own process. What
-# fails beside other tests runs once more, alone: tests/unsteady.py.
+# process, in order. `make test WORKERS=0` runs them in pytest's own process. What fails beside others runs once more,
+# alone: tests/unsteady.py.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -p tests.unsteady
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --max-worker-restart=0 -p tests.unsteady
 
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) $(CAPI)

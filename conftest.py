@@ -1,4 +1,4 @@
-"""For every test: how Hypothesis runs, what is compiled, collected and when, the log's settings; an S3 server.
+"""For every test: how Hypothesis runs, what is compiled and collected, the log's settings; an S3 server.
 
 Hypothesis takes the same examples each time, and no example has to be quick; ``HYPOTHESIS_PROFILE=explore`` looks for
 new examples instead.
@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import sys
-from collections import Counter
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -33,15 +32,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where workers share the files: those with the most slow tests come first, then those with the most tests."""
-    if hasattr(config, "workerinput"):
-        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-        all_of = Counter(item.path for item in items)
-        items.sort(key=lambda item: (-slow[item.path], -all_of[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)
