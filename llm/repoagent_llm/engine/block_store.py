@@ -101,6 +101,8 @@ class BlockStore:
             with open(self._open(name), "rb") as file:
                 found = file.read(self._file_bytes + 1)
             os.utime(self._folder / name)
+        except FileNotFoundError:  # removed meanwhile, to make room
+            found = b""
         except OSError as error:
             self._warn(error)
             found = b""

@@ -99,12 +99,21 @@ def test_a_call_that_fails_in_a_disk_is_no_error(
     store = BlockStore(tmp_path, "model", len(BLOCK), 9 * (len(BLOCK) + 32))
     with monkeypatch.context() as patch:
         patch.setattr(os, failing, fail)
+        found = store.load(1, TOKENS)  # before others need its room
         for number in range(2, 20):
             store.keep(number, TOKENS, BLOCK)
-        found = store.load(1, TOKENS)
         store.close()
     assert found in (None, BLOCK)
     assert "Input/output error" in caplog.text
+
+
+def test_a_file_that_was_removed_meanwhile_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (file,) = _written(tmp_path, 7)
+    store = BlockStore(tmp_path, "model", len(BLOCK), 1000)
+    file.unlink()
+    assert store.load(7, TOKENS) is None
+    store.close()
+    assert caplog.text == ""
 
 
 def test_a_file_of_other_tokens_or_another_name_is_not_used(tmp_path: Path) -> None:
