@@ -53,7 +53,7 @@ class SamplingGroup:
 
     def stop(self, reason: FinishReason) -> None:
         """See Group. Where all that began have ended, one more answers with the reason."""
-        if len(self.sequences) < self.width and not any(not sequence.finished for sequence in self.sequences):
+        if len(self.sequences) < self.width and all(sequence.finished for sequence in self.sequences):
             self.begin()
         self.width = len(self.sequences)
         for sequence in self.sequences:

@@ -8,11 +8,11 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import cast
 
 import numpy as np
 
 from repoagent_llm.engine.blocks import Budget
+from repoagent_llm.engine.prompt_shares import split_budget
 from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
@@ -21,73 +21,6 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
 from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
 from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
-
-
-def split_budget(
-    wanted: Sequence[int], budget: int, policy: ContextChunkingPolicy | None, *, chunked: bool, peers: int = 0
-) -> list[int]:
-    """Tokens for each of the prompts, which are in order and want ``wanted`` tokens. At least one gets some.
-
-    Without a policy, the first ``peers`` of them, which have one priority, are read so that a short one does not wait
-    for the end of a long one.
-    """
-    budget = max(1, budget)
-    if not chunked:
-        return _whole(wanted, budget)
-    if policy is ContextChunkingPolicy.EQUAL_PROGRESS:
-        return _equal(wanted, budget)
-    if policy is None:
-        shares = _short_beside_long(wanted[:peers], budget)
-        return shares + _first_come(wanted[peers:], budget - sum(shares))
-    return _first_come(wanted, budget)
-
-
-def _first_come(wanted: Sequence[int], budget: int) -> list[int]:
-    shares = []
-    for tokens in wanted:
-        share = min(tokens, budget)
-        shares.append(share)
-        budget -= share
-    return shares
-
-
-def _whole(wanted: Sequence[int], budget: int) -> list[int]:
-    """Prompts are read in one piece; the first is read even if it exceeds the budget."""
-    shares = [0] * len(wanted)
-    for place, tokens in enumerate(wanted):
-        if place > 0 and tokens > budget:
-            break
-        shares[place] = tokens
-        budget -= tokens
-    return shares
-
-
-def _short_beside_long(wanted: Sequence[int], budget: int) -> list[int]:
-    """Half of the budget to the first, so that it ends; the rest from the one with the least left on.
-
-    Of prompts of one length the first has all of it: as many answers begin as early as they can.
-    """
-    shares = [0] * len(wanted)
-    if wanted:
-        shares[0] = min(wanted[0], budget - budget // 2)
-        budget -= shares[0]
-    for place in sorted(range(len(wanted)), key=wanted.__getitem__):
-        more = min(wanted[place] - shares[place], budget)
-        shares[place] += more
-        budget -= more
-    return shares
-
-
-def _equal(wanted: Sequence[int], budget: int) -> list[int]:
-    """One block after the other to each prompt in turn."""
-    shares = [0] * len(wanted)
-    while budget > 0 and any(share < tokens for share, tokens in zip(shares, wanted, strict=True)):
-        for place, tokens in enumerate(wanted):
-            more = min(BLOCK_TOKENS, tokens - shares[place], budget)
-            shares[place] += more
-            budget -= more
-    return shares
-
 
 # How many requests may overtake one of another width: then they wait until it has run.
 _MOST_PASSING = 64
@@ -331,17 +264,18 @@ class Scheduler:
 
     def _spread(self) -> None:
         """Let more sequences run of requests that want several, those with the fewest first."""
-        wide = [task for task in self.running if task.group.width > 1 and isinstance(task.group, SamplingGroup)]
-        for task in wide:
+        groups = [(task, task.group) for task in self.running]
+        wide = [(task, group) for task, group in groups if group.width > 1 and isinstance(group, SamplingGroup)]
+        for task, _ in wide:
             if task.started and (left := max(1, len(task.open()))) < task.rows:
                 task.rows, self._given_back = left, True
                 self._budget.grow(task, self._blocks(task))
         if self._given_back:
             self._given_back = False
-            self._hand_out([task for task in wide if not self._awaited(task.priority)])
-        for task in wide:
+            self._hand_out([task for task, _ in wide if not self._awaited(task.priority)])
+        for task, group in wide:
             if task.started:  # before its prompt has been read there is one alone
-                self._open_more(task, cast(SamplingGroup, task.group))
+                self._open_more(task, group)
 
     def _hand_out(self, tasks: Sequence[Task]) -> None:
         """Give them the rows that are left, by priority, then to those with the fewest."""
