@@ -126,7 +126,7 @@ def test_a_load_that_a_store_fails_may_be_tried_again_and_names_the_cause(
         control_mode=ControlMode.EXPLICIT,
         workspace_directory=tmp_path / "work",
         cache_directory=tmp_path / "cache",
-        repository_timeout_seconds=4.0,
+        repository_timeout_seconds=4.0 if at == "the listing" else PATIENCE,
     )
     with ServingCore(options) as core:
         text = "FSTimeoutError: no answer in time"
