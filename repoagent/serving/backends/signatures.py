@@ -131,8 +131,8 @@ def _check_tensor(
     if expected is not info.data_type:
         raise _error(
             config,
-            f"configuration expects datatype {_type_name(expected)} for {kind} '{item.name}', model provides "
-            f"{_type_name(info.data_type)}",
+            f"configuration expects datatype {expected.config_name} for {kind} '{item.name}', model provides "
+            f"{info.data_type.config_name}",
         )
     dims = tuple(item.reshape.shape) if item.HasField("reshape") else tuple(item.dims)
     if any_dims or getattr(item, "allow_ragged_batch", False):
@@ -167,10 +167,6 @@ def _check_dims(config: ModelConfig, tensor: str, model: tuple[int, ...], dims: 
         f"{place}: the model expects {len(model)} dimensions (shape {dims_text(model)}) but the model configuration "
         f"specifies {len(full)} dimensions ({detail}shape {dims_text(full)})"
     )
-
-
-def _type_name(data_type: DataType) -> str:
-    return "TYPE_STRING" if data_type is DataType.BYTES else f"TYPE_{data_type.name}"
 
 
 def _error(config: ModelConfig, text: str) -> InvalidArgumentError:

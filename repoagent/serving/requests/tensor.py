@@ -83,6 +83,11 @@ class DataType(ServerEnum):
     BYTES = 13
     BF16 = 14
 
+    @property
+    def config_name(self) -> str:
+        """Its name in ``config.pbtxt``, such as ``TYPE_FP32``; BYTES is ``TYPE_STRING`` there."""
+        return "TYPE_STRING" if self is DataType.BYTES else f"TYPE_{self.name}"
+
 
 #: How each type lies in memory. BYTES elements are ``bytes`` objects; BF16 has no NumPy type and is kept as its bits.
 NUMPY_TYPES: Final[dict[DataType, np.dtype[Any]]] = {
@@ -101,6 +106,8 @@ NUMPY_TYPES: Final[dict[DataType, np.dtype[Any]]] = {
     DataType.BYTES: np.dtype(np.object_),
     DataType.BF16: np.dtype(np.uint16),
 }
+
+BY_CONFIG_NAME: Final = {kind.config_name: kind for kind in DataType}
 
 _FROM_NUMPY: Final = {dtype: kind for kind, dtype in NUMPY_TYPES.items() if kind is not DataType.BF16}
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import Asked, InferResponse
-from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import BY_NAME, Buffer, JsonKind, RequestLabel, TypeInfo, bytes_array, view
+from repoagent.serving.requests.tensor import BY_CONFIG_NAME, Array, Tensor
+from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, RequestLabel, TypeInfo, bytes_array, view
 from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
@@ -195,16 +195,11 @@ def _read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str)
             "model configuration"
         )
     name = inputs[0]["name"]
-    info = _type_named(inputs[0]["data_type"])
+    info = BY_TYPE[BY_CONFIG_NAME[inputs[0]["data_type"]]]
     dims = [int(size) for size in inputs[0]["dims"]]
     batch = [1] if int(config["max_batch_size"]) > 0 else []
     tensor = Tensor(info.data_type, _deduce(name, info, dims, batch, body, label))
     return Asked(model, {name: tensor}, version), OutputEncoding(default_binary=True)
-
-
-def _type_named(config_name: str) -> TypeInfo:
-    name = config_name.removeprefix("TYPE_")
-    return BY_NAME["BYTES" if name == "STRING" else name]
 
 
 def _deduce(name: str, info: TypeInfo, dims: list[int], batch: list[int], body: Buffer, label: RequestLabel) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.serving.backends.python.model.context import TritonModelException
-from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
+from repoagent.serving.requests.tensor import BY_CONFIG_NAME, NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 BFLOAT16: Final = (4, 16, 1)
@@ -44,7 +44,6 @@ def exchange_type(capsule: Any, old: tuple[int, int, int], new: tuple[int, int, 
     return False
 
 
-_CONFIG_NAMES: Final = {f"TYPE_{kind.name}": kind for kind in DataType} | {"TYPE_STRING": DataType.BYTES}
 _LENGTH: Final = struct.Struct("<I")
 _CPU: Final = (1, 0)
 _VERSIONED: Final = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
@@ -202,7 +201,7 @@ class _Capsule:
 
 
 TRITON_STRING_TO_NUMPY: Final = {
-    ("TYPE_STRING" if kind is DataType.BYTES else f"TYPE_{kind.name}"): bool if kind is DataType.BOOL else dtype.type
+    kind.config_name: bool if kind is DataType.BOOL else dtype.type
     for kind, dtype in NUMPY_TYPES.items()
     if kind is not DataType.BF16
 }
@@ -228,7 +227,7 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
     Raises:
         KeyError: no such data type.
     """
-    return NUMPY_TYPES[_CONFIG_NAMES[triton_type_string]].type
+    return NUMPY_TYPES[BY_CONFIG_NAME[triton_type_string]].type
 
 
 def serialize_byte_tensor(input_tensor: Array) -> bytes | None:
