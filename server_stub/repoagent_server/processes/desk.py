@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from repoagent.audit import Actor, Audit, acting_as
@@ -23,13 +24,19 @@ _TEXT_BYTES: Final = 4096
 _DETAILS: Final = 32
 _PAGE_CHARACTERS: Final = 64 << 20
 _LINE_CHARACTERS: Final = 64 << 10
+_TEXT: Final = r'"[^"\\\n]*+(?:\\["\\n][^"\\\n]*+)*+"'
+_LABEL: Final = rf"[a-zA-Z_]\w*={_TEXT}"
 _LINE: Final = re.compile(
-    r"""[#]\ (HELP|TYPE)\ [a-zA-Z_:][\w:]*\ .*                            # what a family is
-      | [a-zA-Z_:][\w:]*(\{([a-zA-Z_]\w*="([^"\\]|\\.)*+",?)*\})?        # a name with its labels
-        \ [-+]?(\d[\d.]*([eE][-+]?\d+)?|[Ii]nf|NaN)  # a value""",
+    rf"""[#]\ HELP\ [a-zA-Z_:][\w:]*\ .*
+      | [#]\ TYPE\ [a-zA-Z_:][\w:]*\ (?:counter|gauge|histogram|summary|untyped)
+      | [a-zA-Z_:][\w:]*(?:\{{({_LABEL}(?:,{_LABEL})*+)\}})?
+        \ (?:NaN|-?inf|-?\d{{1,308}}(?:\.\d+)?(?:e-\d+)?)""",
     re.ASCII | re.VERBOSE,
 )
 """Of a page of metrics, as this server writes it."""
+_TEXTS: Final = re.compile(_TEXT)
+_PROCESS: Final = "process"
+"""The label that names the process."""
 _ANSWER_SECONDS: Final = 10.0
 _PERMISSION_SECONDS: Final = 10.0
 
@@ -82,13 +89,14 @@ class Desk:
 
         def statistics(name: Any, version: Any) -> dict[str, Any]:
             asked = text_of(name), text_of(version)
-            answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=_statistics)
+            read = partial(_statistics, fleet)
+            answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=read)
             return merged_statistics(answers)
 
         def metrics() -> str:
             pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS, read=_page)
             own = [("keeper", self._page())] if self._page is not None else []
-            return merged_metrics([*pages, *own], "process")
+            return merged_metrics([*pages, *own], _PROCESS)
 
         return {
             "load": load,
@@ -159,33 +167,62 @@ class _Manages:
         return answer is True
 
 
-def _statistics(_worker: int, answer: Any) -> dict[str, Any]:
-    """One worker's statistics. Raises whatever makes them unreadable."""
-    for entry in answer["model_stats"]:
-        text_of(entry["name"]), text_of(entry["version"])
-        _check_counts(entry)
-    return merged_statistics([answer])
+def _count(part: Any) -> int:
+    if not is_count(part):
+        raise InvalidArgumentError("a count is expected")
+    return int(part)
 
 
-def _check_counts(part: Any) -> None:
-    """Raise unless a part of statistics has texts, counts, and lists of what is counted by the size of a batch."""
-    if isinstance(part, Mapping):
-        for value in part.values():
-            _check_counts(value)
-    elif isinstance(part, list):
-        for entry in part:
-            if not is_count(entry["batch_size"]):
-                raise InvalidArgumentError("a batch has no such size")
-            _check_counts(entry)
-    elif not is_count(part):
-        text_of(part)
+def _fields(readers: Mapping[str, Callable[[Any], Any]], part: Any) -> dict[str, Any]:
+    """What ``part`` has of the fields that are known."""
+    return {name: read(part[name]) for name, read in readers.items() if name in part}
+
+
+def _durations(names: str) -> dict[str, Callable[[Any], Any]]:
+    return dict.fromkeys(names.split(), partial(_fields, {"count": _count, "ns": _count}))
+
+
+_BATCH: Final = {"batch_size": _count, **_durations("compute_input compute_infer compute_output")}
+_RESPONSE: Final = _durations("compute_infer compute_output success fail empty_response cancel")
+_ENTRY: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("last_inference", "inference_count", "execution_count"), _count),
+    "inference_stats": partial(
+        _fields, _durations("success fail queue compute_input compute_infer compute_output cache_hit cache_miss")
+    ),
+    "response_stats": lambda part: {str(_count(int(text_of(key)))): _fields(_RESPONSE, part[key]) for key in part},
+    "batch_stats": lambda part: [{"batch_size": one["batch_size"], **_fields(_BATCH, one)} for one in part],
+}
+"""How each field of a version's statistics is read."""
+
+
+def _statistics(fleet: Fleet, _worker: int, answer: Any) -> dict[str, Any]:
+    """One worker's statistics of the versions that it was given. Raises whatever makes them unreadable."""
+    entries = {(one["name"], one["version"]): one for one in answer["model_stats"]}
+    shown = fleet.shown().intersection(entries)
+    return {
+        "model_stats": [
+            {"name": name, "version": version, **_fields(_ENTRY, entries[name, version]), "memory_usage": []}
+            for name, version in shown
+        ]
+    }
 
 
 def _page(worker: int, answer: Any) -> tuple[str, str]:
     """One worker's page of metrics, by the number that the keeper has for it, without lines that no collector reads:
     one such line would keep it from the pages of all. Raises whatever makes it unreadable."""
-    lines = text_of(answer, longest=_PAGE_CHARACTERS).split("\n")
-    return str(worker), "\n".join(line for line in lines if len(line) <= _LINE_CHARACTERS and _LINE.fullmatch(line))
+    text = text_of(answer, longest=_PAGE_CHARACTERS)
+    text.encode()
+    return str(worker), "\n".join(filter(_is_read, text.split("\n")))
+
+
+def _is_read(line: str) -> bool:
+    """Whether collectors read a line of a page of metrics."""
+    found = _LINE.fullmatch(line) if len(line) <= _LINE_CHARACTERS else None
+    if found is None or not found[1]:
+        return found is not None
+    names = _TEXTS.sub("", found[1]).split(",")
+    different = {f"exported_{name}" if name == f"{_PROCESS}=" else name for name in names}
+    return len(different) == len(names)
 
 
 def client(fields: Any, manages: Callable[[str], bool] | None = None) -> Actor:

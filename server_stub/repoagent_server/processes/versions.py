@@ -207,6 +207,11 @@ class Versions(Roster):
             found = [self._handed.get(number) for shown in self._shown.values() for number in shown.values()]
         return {(one.model, one.version): one.home for one in found if one is not None and one.home is not None}
 
+    def shown(self) -> set[tuple[str, str]]:
+        """The models and versions that are served."""
+        with self.lock:
+            return {(model, str(version)) for model, shown in self._shown.items() for version in shown}
+
     def show(self, model: str, versions: Mapping[int, Handed]) -> None:
         """Serve these versions of ``model`` from now on, in all workers. A worker that does not is ended."""
         numbers = {version: handed.number for version, handed in versions.items()}

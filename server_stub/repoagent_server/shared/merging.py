@@ -61,15 +61,24 @@ def merged_metrics(pages: Iterable[tuple[str, str]], label: str) -> str:
     """One page of metrics from several: each value gets the name of its server as the label ``label``."""
     families: dict[str, list[str]] = {}
     for server, page in pages:
-        lines: list[str] = []
+        lines, own = list[str](), tuple[str, ...]()
         for line in filter(None, page.split("\n")):  # Python sees the end of a line also within a label's text
             if line.startswith(_HELP):
-                lines = families.setdefault(line.split(" ", 3)[2], [])
+                family = line.split(" ", 3)[2]
+                lines, own = families.setdefault(family, []), _lines_of(family)
+            if not line.startswith(own):
+                continue
             if not line.startswith("#"):
                 lines.append(_labelled(line, f'{label}="{server}"'))
             elif not any(one.startswith(line[: len(_HELP)]) for one in lines[:2]):  # one HELP and one TYPE
                 lines.append(line)
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
+
+
+def _lines_of(family: str) -> tuple[str, ...]:
+    """How the lines begin that collectors expect below the name of a family."""
+    ends = [f"{family}{suffix}{end}" for suffix in ("", "_bucket", "_sum", "_count") for end in " {"]
+    return (f"{_HELP}{family} ", f"# TYPE {family} ", *ends)
 
 
 def _labelled(line: str, label: str) -> str:

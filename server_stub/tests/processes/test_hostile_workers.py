@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from repoagent_server.access.access_file import AccessFile
+from repoagent_server.grpc.response import statistics_message
 from repoagent_server.processes import calls
 from repoagent_server.processes import fleet as fleet_module
 from repoagent_server.processes.builder import FleetBuilder
@@ -317,8 +318,22 @@ def _answer(answer: Any, *_: Any) -> Any:
     return answer
 
 
-def _entry(n: Any = 1, b: Any = ()) -> dict[str, Any]:
-    return {"model_stats": [{"name": "m", "version": "1", "n": n, "b": list(b)}]}
+def _statistics(model: Any = "m", **fields: Any) -> dict[str, Any]:
+    return {"model_stats": [{"name": model, "version": "1", "inference_count": 1, "memory_usage": [], **fields}]}
+
+
+COUNTED = {"count": 1, "ns": 5}
+NO_STATISTICS: list[Any] = [[], 5, None, {}, {"model_stats": 5}, {"model_stats": [5]}]
+NO_COUNT: list[Any] = [float("nan"), 10**30, -1, "x" * 5000, "1", None, True, 1.0, [], {}]
+NO_FIELDS: list[dict[str, Any]] = [
+    *({"inference_count": lie} for lie in NO_COUNT),
+    *({"last_inference": lie} for lie in NO_COUNT),
+    *({"inference_stats": {"fail": {"ns": lie}}} for lie in NO_COUNT),
+    *({"inference_stats": lie} for lie in (5, None)),
+    *({"batch_stats": [{"batch_size": lie}]} for lie in NO_COUNT),
+    *({"batch_stats": lie} for lie in (5, None, {"1": {}}, [{}], [5])),
+    *({"response_stats": lie} for lie in (5, None, [1], {"x": {}}, {"-1": {}})),
+]
 
 
 class Pair:
@@ -356,15 +371,15 @@ class Pair:
         ("last_used_ms", 2, float("nan")),
         ("last_used_ms", 2, "late"),
         ("page", "# HELP a b\na 1\n", 7),
-        ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, []),
-        *(("statistics", _entry(), _entry(n=lie)) for lie in (float("nan"), 10**30, -1, "x" * 5000, None)),
-        *(("statistics", _entry(), _entry(b=[{"batch_size": lie}])) for lie in ("x", [1], -1)),
-        ("statistics", _entry(), _entry(b=[{"n": 1}])),
-        ("statistics", {"model_stats": [{"name": "m", "version": "1", "n": 1}]}, {"model_stats": [{"name": 7}]}),
+        ("page", "# HELP a b\na 1\n", "# HELP a \ud800\n"),
+        *(("statistics", _statistics(), lie) for lie in NO_STATISTICS),
+        *(("statistics", _statistics(), _statistics(**lie)) for lie in NO_FIELDS),
+        ("statistics", _statistics(), _statistics(response_stats={"9" * 5000: {}})),
     ],
 )
 def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question: str, truth: Any, lie: Any) -> None:
     pair = Pair(question, truth, lie)
+    pair.fleet._shown = {"m": {1: 7}}
     answers = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False).answers(
         pair.fleet, lambda: 0
     )
@@ -382,7 +397,14 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
 
 
 @pytest.mark.parametrize(
-    "line", ["no-value", "a x", "a inf 1", "a{ 1", 'a{b="} 1', f'a{{b="{"x" * 70_000}"}} 1', "# HELP", "#"]
+    "line",
+    [
+        *("no-value", "a x", "a inf 1", "a{ 1", 'a{b="} 1', f'a{{b="{"x" * 70_000}"}} 1', "# HELP", "#"),
+        *("a 1.2.3", "a 1.", "a 1e999", f"a {'9' * 400}", "a +NaN", "a -NaN", "a 1 2", "a 0x1", "a 1_0"),
+        *('a{b="c"d="e"} 1', 'a{b="c",} 1', "a{} 1", 'a{b="\\x"} 1', 'a{b="c",b="d"} 1', "ab 1", "b 1"),
+        *('a{process="c",process="d"} 1', 'a{exported_process="c",process="d"} 1'),
+        *("# TYPE a garbage", "# TYPE b gauge", "# TYPE a", "# EOF", "# UNIT a b"),
+    ],
 )
 def test_a_line_that_no_collector_reads_is_left_out(line: str) -> None:
     """It would refuse the metrics of all workers."""
@@ -390,6 +412,47 @@ def test_a_line_that_no_collector_reads_is_left_out(line: str) -> None:
     desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
     page = desk.answers(pair.fleet, lambda: 0)["metrics"]()
     assert page == '# HELP a b\na{process="0"} 1\na{process="1",c="d"} 2.5e-05\n'
+    pair.close()
+
+
+ENDLESS: dict[str, Any] = {f"name{number}": 1 for number in range(1000)}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _statistics("of another"),
+        _statistics("m" * 5000),
+        _statistics(version="2"),
+        _statistics(version=1),
+        _statistics(7),
+        {
+            "model_stats": [
+                *_statistics()["model_stats"],
+                *(_statistics(f"m{n}")["model_stats"][0] for n in range(1000)),
+            ]
+        },
+        {"model_stats": _statistics()["model_stats"] * 1000},
+        _statistics(**ENDLESS, memory_usage=[{"type": "x" * 5000}], model_stats=[]),
+        _statistics(inference_stats={**ENDLESS, "success": {**COUNTED, **ENDLESS}}),
+        _statistics(batch_stats=[{"batch_size": 1, "compute_infer": COUNTED, **ENDLESS}]),
+        _statistics(response_stats={"0": {"success": COUNTED, **ENDLESS}}),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_statistics_are_of_versions_that_the_worker_was_given_and_of_what_is_counted(lie: Any, first: bool) -> None:
+    """What it was not given may be another owner's name, or names without end; the first answer names the fields."""
+    pair = Pair("statistics", *((lie, _statistics()) if first else (_statistics(), lie)))
+    pair.fleet._shown = {"m": {1: 7}}
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    found = desk.answers(pair.fleet, lambda: 0)["statistics"]("", "")
+    (entry,) = found["model_stats"]
+    assert (entry["name"], entry["version"]) == ("m", "1")
+    assert entry["inference_count"] in (1, 2)
+    assert "name" not in str(entry).replace("'name'", "")
+    assert len(str(entry)) < 1000
+    assert statistics_message(found).model_stats[0].inference_count == entry["inference_count"]
+    assert not any(one.is_set() for one in pair.ended)
     pair.close()
 
 
