@@ -40,7 +40,6 @@ def read_table(
     version: str,
     max_input_size: int,
     limits: Limits = DEFAULT_LIMITS,
-    _look: Callable[[], None] | None = None,
 ) -> Asked:
     """Parse the table in ``body`` for the model that ``metadata`` describes.
 

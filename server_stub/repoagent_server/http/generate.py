@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
@@ -58,6 +59,7 @@ _IDENTITY: Final = (b"", b"identity")
 _Read = Callable[..., Asked]
 """What reads a body: :func:`read_generate` or :func:`read_table`."""
 _Write = Callable[[InferResponse], bytes]
+_Submit = Callable[[Asked], None]
 
 
 class GenerateRoutes:
@@ -70,19 +72,15 @@ class GenerateRoutes:
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate``."""
-        self._answer_once(read_generate, write_generate, request, params, exchange)
+        self._generate(self._submitting(write_generate, request, exchange), request, params, exchange)
 
     def table(self, request: Request, params: Params, exchange: Exchange) -> None:
-        """``POST v2/models/M/invocations``."""
-        self._answer_once(read_table, write_table, request, params, exchange)
+        """``POST v2/models/M/invocations``. A long one is refused, so none is read on a thread."""
+        self._read_and(read_table, self._submitting(write_table, request, exchange), request, params, exchange)
 
-    def _answer_once(self, read: _Read, write: _Write, request: Request, params: Params, exchange: Exchange) -> None:
+    def _submitting(self, write: _Write, request: Request, exchange: Exchange) -> _Submit:
         answer = _Once(self._inference.mailbox, exchange, wanted_report(request), write)
-
-        def submit(asked: Asked) -> None:
-            self._inference.core.submit(self._prepare(asked, request, exchange, answer))
-
-        self._read_and(read, submit, request, params, exchange)
+        return lambda asked: self._inference.core.submit(self._prepare(asked, request, exchange, answer))
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate_stream``."""
@@ -96,7 +94,7 @@ class GenerateRoutes:
             finally:
                 answer.request = None
 
-        self._read_and(read_generate, submit, request, params, exchange)
+        self._generate(submit, request, params, exchange)
 
     def _prepare(self, asked: Asked, request: Request, exchange: Exchange, answer: Answer) -> InferRequest:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
@@ -104,30 +102,31 @@ class GenerateRoutes:
         exchange.on_cancel = generate.cancel
         return generate
 
-    def _read_and(
-        self, read: _Read, submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange
-    ) -> None:
-        """Read the request, a long one on a thread, and submit it; an error is the answer."""
+    def _generate(self, submit: _Submit, request: Request, params: Params, exchange: Exchange) -> None:
+        """As :meth:`_read_and`, a long request on a thread."""
         if len(request.body) >= LONG_JSON:
-            self._long.do(lambda look: self._read_long(read, request, params, look), submit, request, exchange)
+            self._long.do(lambda look: self._read_long(request, params, look), submit, request, exchange)
             return
+        self._read_and(read_generate, submit, request, params, exchange)
+
+    def _read_long(self, request: Request, params: Params, look: Callable[[], None]) -> Asked:
+        asked = self._read(partial(read_generate, look=look), request, params)
+        self._inference.hold(asked)
+        return asked
+
+    def _read_and(self, read: _Read, submit: _Submit, request: Request, params: Params, exchange: Exchange) -> None:
+        """Read the request and submit it; an error is the answer."""
         try:
             submit(self._read(read, request, params))
         except RepoAgentError as error:
             exchange.respond(error_response(error))
 
-    def _read_long(self, read: _Read, request: Request, params: Params, look: Callable[[], None]) -> Asked:
-        asked = self._read(read, request, params, look)
-        self._inference.hold(asked)
-        return asked
-
-    def _read(self, read: _Read, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
+    def _read(self, read: _Read, request: Request, params: Params) -> Asked:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.core.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-        limits = self._inference.limits
-        return read(request.body, metadata, model, version, self._max_input_size, limits, look)
+        return read(request.body, metadata, model, version, self._max_input_size, self._inference.limits)
 
 
 class _Once(Answer):
