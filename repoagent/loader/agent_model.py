@@ -153,7 +153,7 @@ class EntryModel:
         self._wrote_file = True
 
     def acquire_location(self, *, confidential: bool = False, size_hint: int | None = None) -> Path:
-        self._acquired = self._load.directories.get(self._label, confidential=confidential, size_hint=size_hint)
+        self._acquired = self._load.workspace.directory(self._label, confidential=confidential, size_hint=size_hint)
         return self._acquired
 
     def release_location(self) -> None:
@@ -161,7 +161,7 @@ class EntryModel:
             raise UnavailableError("No mutable location to be deleted")
         if not self.over and self.action not in _OVER and self._is_used(self._acquired):
             raise UnavailableError("the acquired location is where the model is loaded from; it goes with the model")
-        self._load.directories.remove(self._acquired)
+        self._load.workspace.remove(self._acquired)
         self._acquired = None
 
     def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:

@@ -206,7 +206,7 @@ class LoadedChain:
         For who keeps the model's files for long; no agent is given an earlier location after its ``LOAD``.
         """
         with self._lock:
-            self._load.directories.remove_others(Path(self.files.local_path()))
+            self._load.workspace.remove_others(Path(self.files.local_path()))
 
     def relocate(self, place: Path) -> None:
         """The files that were where the agents left them are in ``place`` now, which is what the agents see."""
@@ -220,7 +220,7 @@ class LoadedChain:
     def unlink_files(self) -> None:
         """Remove the private directories while another process may have files in them open or mapped."""
         with self._lock:
-            self._load.directories.unlink()
+            self._load.workspace.unlink()
 
     def new_directory(self, label: str) -> Path:
         """A private directory, called as the model is and alone in its parent, which goes with the chain."""
@@ -250,7 +250,7 @@ class LoadedChain:
         for entry in self._entries:
             entry.close()
         self._entries.clear()
-        self._load.directories.remove_others(Path(self.source.root))
+        self._load.workspace.remove_others(Path(self.source.root))
         try:
             self._receipt.look_at_source()
         except CancelledError:
@@ -376,7 +376,7 @@ class LoadedChain:
         if not self._plaintext_may_go:
             return
         try:
-            self._load.directories.remove_confidential()
+            self._load.workspace.remove_confidential()
         except RepoAgentError:
             logger.exception("plaintext of model '%s' could not be removed", self.name)
 
@@ -408,8 +408,8 @@ def _open_files(load: LoadContext) -> ModelFiles:
     """The files at the last location of ``load``. What is not here comes here when a backend wants a path."""
     source = load.place.source
     if isinstance(source, MemorySource):
-        return MemoryFiles(source.files, lambda: load.directories.get("files"), fleeting=load.confidential)
+        return MemoryFiles(source.files, lambda: load.workspace.directory("files"), fleeting=load.confidential)
     if source.is_remote:
         return SourceFiles(source, load.fetcher(source))
     root = Path(source.root)
-    return DirectoryFiles(root, fleeting=load.confidential and load.directories.holds(root))
+    return DirectoryFiles(root, fleeting=load.confidential and load.workspace.holds(root))

@@ -53,11 +53,7 @@ _LAYOUT: Final = 1
 
 
 def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPlan, digests: Mapping[str, str]) -> str:
-    """A name made of all that the result depends on.
-
-    Raises:
-        InternalError: the converter's plan has values that JSON does not have.
-    """
+    """A name made of all that the result depends on; ``InternalError`` if the plan has values that JSON has not."""
     depends_on: dict[str, Any] = {
         "layout": _LAYOUT,
         "formats": pair,
@@ -86,11 +82,7 @@ class Reporter(Protocol):
 
 
 class LoadConversion:
-    """A planned conversion. Used by one thread.
-
-    Raises:
-        RepoAgentError: the converter refuses the source, or does not know an option.
-    """
+    """A planned conversion, for one thread. Raises if the converter refuses the source, or does not know an option."""
 
     def __init__(
         self,
@@ -216,7 +208,7 @@ class LoadConversion:
             move(directory, target)
             self._load.vouch(target, self._made)
         finally:
-            self._load.directories.remove(directory)
+            self._load.workspace.remove(directory)
         return f"built, not kept: {reason}", written
 
     def _not_kept(self) -> str | None:
@@ -314,7 +306,7 @@ class LoadConversion:
                 seconds=self._load.services.limits.build_seconds,
             )
         finally:
-            self._load.directories.remove(scratch)
+            self._load.workspace.remove(scratch)
 
 
 def _size_of(directory: Path) -> int:

@@ -25,13 +25,13 @@ from repoagent.loader.converting.environments import ConverterSettings
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.shared import SharedConversions
 from repoagent.loader.downloads import Downloads
-from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope, Fetcher
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.transfer.snapshot import snapshot
+from repoagent.storage.workspaces.workspace import Workspace
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -141,7 +141,7 @@ class LoadContext:
         self,
         place: ModelLocation,
         config: ModelConfig | None,
-        directories: LoadDirectories,
+        workspace: Workspace,
         services: Services,
         *,
         config_file: str = CONFIG_FILE,
@@ -157,7 +157,7 @@ class LoadContext:
         self._origin = {"source": place.source.location if place.source.is_remote else f"repository: {self.name}"}
         self.config = config
         self.config_file = config_file
-        self.directories = directories
+        self.workspace = workspace
         self.services = services
         self.moved = False
         self.digests = KeptDigests(self.holds)
@@ -198,7 +198,7 @@ class LoadContext:
         Raises:
             UnsupportedError: the load is confidential, or there is no cache.
         """
-        if self.directories.confidential:
+        if self.confidential:
             raise UnsupportedError("the load is confidential: what an agent makes of its plaintext may not be cached")
         if self._cache is None:
             raise UnsupportedError("this program has no cache; give it a cache directory")
@@ -226,7 +226,7 @@ class LoadContext:
     def close(self) -> None:
         """Remove the directories and let go of what came from the cache."""
         with ExitStack() as stack:
-            stack.callback(self.directories.close)
+            stack.callback(self.workspace.close)
             if self._cache is not None:
                 stack.callback(self._cache.close)
 
@@ -239,8 +239,8 @@ class LoadContext:
         if source not in self._fetchers:
             self._fetchers[source] = Fetcher(
                 source,
-                directory=lambda size: self.directories.get(f"download-{next(self._numbers)}", size_hint=size),
-                cache=None if self.directories.confidential else self._cache,
+                directory=lambda size: self.workspace.directory(f"download-{next(self._numbers)}", size_hint=size),
+                cache=None if self.confidential else self._cache,
                 progress=lambda done, total: self._download_progress(done, total, ""),
                 cancelled=lambda: self.cancelled,
             )
@@ -250,7 +250,7 @@ class LoadContext:
         """What brings files that an agent asks for here; a confidential load keeps none of them in the cache."""
         limits = self.services.limits
         return Downloads(
-            None if self.directories.confidential else self._cache,
+            None if self.confidential else self._cache,
             self.services.filesystems,
             limits.download_bytes,
             limits.download_files,
@@ -315,17 +315,17 @@ class LoadContext:
 
     def new_directory(self, label: str) -> Path:
         """A new, empty private directory of this load; its owner removes it when it is not needed any more."""
-        return self.directories.get(f"{label}-{next(self._numbers)}")
+        return self.workspace.directory(f"{label}-{next(self._numbers)}")
 
     @property
     def confidential(self) -> bool:
         """Whether the plaintext of this load stays in memory."""
-        return self.directories.confidential
+        return self.workspace.confidential
 
     def holds(self, path: Path) -> bool:
         """Whether ``path`` is where no one but this program changes anything."""
         cache, place = self.services.cache, path.resolve()  # an agent may have put a link there
-        return self.directories.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
+        return self.workspace.holds(place) or (cache is not None and place.is_relative_to(cache.path.resolve()))
 
     def vouch(self, root: Path, digests: Mapping[str, str]) -> None:
         """Keep SHA-256 of files that this program wrote beneath ``root``, by path, if no one else can write there."""
@@ -337,7 +337,7 @@ class LoadContext:
     def _private_copy(self, source: ModelSource, hashed: bool, agent: str) -> tuple[Path, int]:
         if source.is_remote:
             return self.localize(source), 0
-        target = self.directories.get(f"snapshot-{next(self._numbers)}")
+        target = self.workspace.directory(f"snapshot-{next(self._numbers)}")
         keep = self.digests.keep if hashed else None
         progress = self.progress_sink(agent)
         size = snapshot(Path(source.root), target, cancelled=lambda: self.cancelled, hashed=keep, progress=progress)

@@ -16,7 +16,6 @@ from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.load_context import LoadContext, ModelLocation, Progress, Services
-from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.report import ReportBuilder
 from repoagent.storage.repositories.sources import ModelSource
@@ -209,7 +208,7 @@ class Loader:
         return LoadContext(
             ModelLocation(source, text),
             config,
-            LoadDirectories(workspace),
+            workspace,
             self._services,
             config_file=config_file,
             overridden=override is not None,

@@ -301,20 +301,40 @@ class Workspace:
             self.confidential |= given.place.wipe
             return given.path
 
-    def remove(self, path: Path, *, wipe: bool = True) -> None:
-        """Remove one directory that :meth:`directory` returned; its label gives a new one then.
+    def holds(self, path: Path) -> bool:
+        """Whether ``path`` is a directory that was handed out, or lies in one."""
+        with self._lock:
+            return any(path.is_relative_to(given.path) for given in self._given.values())
 
-        Without ``wipe`` no file is truncated: a process that has one mapped goes on reading it.
+    def remove(self, path: Path) -> None:
+        """Remove one directory that :meth:`directory` returned; its label gives a new one then.
 
         Raises:
             InvalidArgumentError: ``path`` is none of them.
             InternalError: something is left in it.
         """
+        if not self._remove(lambda given: given.path == path):
+            raise InvalidArgumentError("not a directory of this workspace, or removed already")
+
+    def remove_others(self, place: Path) -> None:
+        """Remove the directories in which ``place`` does not lie."""
+        self._remove(lambda given: not place.is_relative_to(given.path))
+
+    def remove_confidential(self) -> None:
+        """Wipe and remove the confidential directories."""
+        self._remove(lambda given: given.place.wipe)
+
+    def unlink(self) -> None:
+        """Remove all directories, and truncate no file: a process that has one mapped goes on reading it."""
+        self._remove(lambda _given: True, wipe=False)
+
+    def _remove(self, chosen: Callable[[_Given], bool], *, wipe: bool = True) -> int:
+        """Remove the chosen directories; how many there were."""
         with self._lock:
-            label = next((label for label, given in self._given.items() if given.path == path), None)
-            if label is None:
-                raise InvalidArgumentError("not a directory of this workspace, or removed already")
-            self._drop(self._given.pop(label), wipe=wipe)
+            labels = [label for label, given in self._given.items() if chosen(given)]
+            for label in labels:
+                self._drop(self._given.pop(label), wipe=wipe)
+            return len(labels)
 
     def close(self) -> None:
         """Remove everything, confidential directories first; again is fine.

@@ -68,6 +68,42 @@ def test_a_directory_has_the_name_of_the_model_and_its_parent_nothing_else(roots
         assert other.exists()
 
 
+def test_a_workspace_holds_what_it_handed_out(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("m") as workspace:
+        place, other = workspace.directory("a"), workspace.directory("b")
+        assert workspace.holds(place)
+        assert workspace.holds(place / "1" / "model.onnx")
+        assert not workspace.holds(place.parent)
+        workspace.remove_others(place / "1")
+        assert (place.exists(), other.exists()) == (True, False)
+        assert not workspace.holds(other)
+        workspace.remove(place)
+        assert not workspace.holds(place)
+        assert not place.exists()
+
+
+def test_only_what_holds_plaintext_goes_early(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("m") as workspace:
+        ordinary = workspace.directory("a")
+        before = workspace.confidential
+        secret = workspace.directory("b", confidential=True)
+        later = workspace.directory("c")
+        assert (before, workspace.confidential) == (False, True)
+        workspace.directory("a")
+        workspace.remove_confidential()
+        assert [path.exists() for path in (ordinary, secret, later)] == [True, False, False]
+
+
+def test_unlinked_files_keep_their_bytes_for_who_has_them_open(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("m") as workspace:
+        secret = workspace.directory("a", confidential=True)
+        (secret / "f").write_bytes(b"weights")
+        with (secret / "f").open("rb") as file:
+            workspace.unlink()
+            assert not secret.exists()
+            assert file.read() == b"weights"
+
+
 def test_closing_a_workspace_removes_it_and_leaves_others(roots: Callable[..., WorkspaceRoot]) -> None:
     with roots() as root:
         first, second = root.new("m"), root.new("m")
