@@ -106,11 +106,7 @@ class _Source:
 
 
 def _parts(member: zipfile.ZipInfo) -> tuple[str, ...]:
-    """The name, as a path.
-
-    Raises:
-        InvalidArgumentError: it leads out of a directory, or may.
-    """
+    """The name as a path; raises ``InvalidArgumentError`` if it leads out of a directory, or may."""
     name = member.filename
     if member.orig_filename != name or "\\" in name or not name.isprintable():
         raise InvalidArgumentError("has a name that others read in another way")

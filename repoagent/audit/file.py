@@ -76,11 +76,7 @@ class AuditFile:
         return self._fd >= 0
 
     def append(self, make: Callable[[Head], bytes]) -> None:
-        """Write the line that ``make`` makes for its place. If that fails, the file is as it was before.
-
-        Raises:
-            OSError: it cannot be written, and is counted as lost.
-        """
+        """Write the line that ``make`` makes for its place; an ``OSError`` leaves the file as it was, the line lost."""
         try:
             self._append(make)
         except OSError:
@@ -111,10 +107,8 @@ class AuditFile:
     def reopen(self) -> bool:
         """Go on in a new file if this one has been renamed; False if nothing has changed.
 
-        Raises:
-            OSError: the new file cannot be opened; the old one is still written to.
-            UnavailableError: another server writes the file at the path.
-            InvalidArgumentError: there is a file at the path that others have written to.
+        Raises ``OSError`` if the new file cannot be opened; the old one is still written to. What is at the path by
+        then may be another server's (``UnavailableError``), or not an audit log (``InvalidArgumentError``).
         """
         fd = _opened(self.path)
         try:
@@ -280,12 +274,7 @@ def noted_losses(path: Path, head: Head) -> int:
 
 
 def _opened(path: Path) -> int:
-    """The file at ``path``, and its name on the disk.
-
-    Raises:
-        OSError: it cannot be opened.
-        InvalidArgumentError: it is a device or a pipe.
-    """
+    """The file at ``path``, and its name on the disk; raises ``InvalidArgumentError`` for a device or a pipe."""
     fd = os.open(path, _OPEN, _MODE)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -309,23 +298,13 @@ def _directory(path: Path) -> Iterator[int]:
 
 
 def _claim(fd: int) -> None:
-    """Keep other servers from the file ``fd``, by whichever name they open it.
-
-    Raises:
-        BlockingIOError: one of them has it.
-        OSError: it cannot be locked.
-    """
+    """Keep other servers from the file ``fd``, whatever name they open it by; ``BlockingIOError`` if one has it."""
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _take_empty(fd: int, path: Path) -> None:
-    """Keep other servers from the file ``fd`` at ``path``, in which no one has written anything.
-
-    Raises:
-        OSError: it cannot be locked.
-        UnavailableError: another server writes it.
-        InvalidArgumentError: it is not empty.
-    """
+    """Keep other servers from the file ``fd`` at ``path``. Raises ``UnavailableError`` if one of them writes it, and
+    ``InvalidArgumentError`` unless it is empty."""
     try:
         _claim(fd)
     except BlockingIOError as error:

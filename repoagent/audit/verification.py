@@ -42,12 +42,8 @@ class _Line:
 
 
 def verify(paths: Sequence[Path], heads: Collection[str] = (), key: bytes | None = None) -> Verdict:
-    """Check the chain in ``paths``, which may be given in any order. ``key`` checks the HMAC of every line, too.
-
-    Raises:
-        BrokenChain: a line was changed, removed, added or moved.
-        OSError: a file cannot be read.
-    """
+    """Check the chain in ``paths``, given in any order; with ``key`` also the HMAC of every line. Raises
+    ``BrokenChain`` if a line was changed, removed, added or moved."""
     verdict = Verdict()
     ordered = sorted(paths, key=_first_number)
     before: _Line | None = None

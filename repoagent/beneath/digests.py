@@ -139,11 +139,8 @@ def digest_ranges(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[bytes]:
-    """The digests of ``ranges``, in their order. Arguments and errors as in :func:`digest_files`, and one more.
-
-    Raises:
-        InvalidArgumentError: a file ends before its range.
-    """
+    """The digests of ``ranges``, in their order, as :func:`digest_files` makes them. Raises ``InvalidArgumentError`` if
+    a file ends before its range."""
     jobs = [_Job(each, (algorithm,)) for each in ranges]
     return [digest for (digest,) in _Digesting(root, jobs, follow, cancelled, progress, _cores()).run()]
 

@@ -43,12 +43,8 @@ class Names:
 
     @classmethod
     def of(cls, name: str, taken: Iterable[str] = ()) -> "Names":
-        """Check ``name``.
-
-        Raises:
-            InvalidArgumentError: it cannot be the name of an agent, a package and a class.
-            AlreadyExistsError: it is among ``taken``.
-        """
+        """Check ``name``. Raises ``InvalidArgumentError`` if an agent, a package or a class cannot have it, and
+        ``AlreadyExistsError`` if it is among ``taken``."""
         if not _NAME.fullmatch(name) or len(name) > _LONGEST:
             raise InvalidArgumentError(
                 f"'{name}' cannot be the name of an agent: expected lower-case letters and digits, beginning with a "

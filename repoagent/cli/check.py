@@ -81,11 +81,8 @@ def _builder(
 
 
 def _examine(builder: "ModelBuilder", chain: "LoadedChain") -> list[_Examined]:
-    """Complete and check the configuration that the agents have left, for every version that a server would load.
-
-    Raises:
-        RepoAgentError: a server would refuse the model.
-    """
+    """Complete and check the configuration that the agents have left, for every version that a server would load;
+    raises the error of a server that would refuse it."""
     from repoagent.serving.instances.instance import as_repoagent_error
 
     try:
@@ -194,11 +191,7 @@ def _require_loadable(builder: "ModelBuilder", loader: "Loader", chain: "LoadedC
 
 
 def _require_backend(builder: "ModelBuilder", chain: "LoadedChain", config: "ModelConfig", version: int) -> None:
-    """Refuse a version whose backend is unknown or not allowed, or that lacks the file of its backend.
-
-    Raises:
-        RepoAgentError: a server would refuse the model.
-    """
+    """Refuse a version whose backend is unknown or not allowed, or that lacks the file of its backend."""
     from repoagent.config import model_filename
     from repoagent.config.backends import model_filenames, way_out
 

@@ -91,12 +91,8 @@ def _opened_audit(options: AuditOptions) -> "Iterator[Audit]":
 
 
 def open_model(model: str, filesystems: Mapping[str, str], limits: "Limits") -> "ModelSource":
-    """The model in the directory, or at the URL, ``model``, as a repository of its parent directory sees it.
-
-    Raises:
-        NotFoundError: there is none.
-        InvalidArgumentError: it is a repository.
-    """
+    """The model in the directory, or at the URL, ``model``, as a repository of its parent directory sees it. Raises
+    ``NotFoundError`` without one, and ``InvalidArgumentError`` for a repository."""
     from repoagent.storage.repositories.sources import Repository
 
     trimmed = model.rstrip("/")
@@ -130,11 +126,7 @@ def _is_model(directory: Path) -> bool:
 
 
 def load_model(loader: "Loader", source: "ModelSource", stop: StopSignals, *, allow_unchecked: bool) -> "LoadedChain":
-    """The chain of a model whose files are here; only the last location of its files is left.
-
-    Raises:
-        RepoAgentError: it is refused, for example as no agent looked at it; its chain has failed.
-    """
+    """The chain of a model whose files are here; only their last location is left. It has failed if this raises."""
     source.fingerprint()  # looks at every file, as a server does before it loads one
     with shown_progress() as show:
         chain = loader.load(source, on_progress=show, cancelled=stop.is_set)
@@ -187,11 +179,7 @@ def show_report(report: "LoadReport | None", more: Iterable[str] = (), *, err: b
 
 
 def require_unload(report: "LoadReport") -> None:
-    """A server would go on after a failure in an unload; who runs a command wants to know.
-
-    Raises:
-        InternalError: an agent failed after the load.
-    """
+    """Raise ``InternalError`` if an agent failed after the load: a server would go on, a command reports it."""
     failed = [(entry.agent, action) for entry in report.entries for action in entry.actions if action.error]
     if failed:
         agent, action = failed[0]

@@ -77,11 +77,8 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\
 
 
 def config_variables(names: Iterable[str]) -> dict[str, str]:
-    """The values that the environment has for ``names`` now.
-
-    Raises:
-        InvalidArgumentError: a name that a variable cannot have, one that is not set, or a value with ``${`` in it.
-    """
+    """The values that the environment has for ``names`` now. Raises ``InvalidArgumentError`` for a name that a variable
+    cannot have, one that is not set, or a value with ``${`` in it."""
     found = {}
     for name in names:
         if not _NAME.fullmatch(name):

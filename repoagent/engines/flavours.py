@@ -47,11 +47,8 @@ def module_name(flavour: Flavour) -> str | None:
 
 
 def installed() -> list[Flavour]:
-    """The flavours that are installed and that the operator allows, the preferred one first. Imports nothing.
-
-    Raises:
-        InvalidArgumentError: the environment variable ``REPOAGENT_TENSORRT`` names another one.
-    """
+    """The flavours that are installed and allowed, the preferred one first. Imports nothing. Raises
+    ``InvalidArgumentError`` if ``REPOAGENT_TENSORRT`` names another one."""
     chosen = os.environ.get(CHOICE, "")
     if chosen and chosen not in set(Flavour):
         raise InvalidArgumentError(f"{CHOICE} must be one of {', '.join(Flavour)}, not '{chosen}'")
@@ -59,11 +56,8 @@ def installed() -> list[Flavour]:
 
 
 def import_tensorrt() -> tuple[Flavour, ModuleType]:
-    """Import the preferred flavour whose libraries can be opened.
-
-    Raises:
-        UnsupportedError: there is none; the message states why, and what to install.
-    """
+    """Import the preferred flavour whose libraries can be opened. ``UnsupportedError`` states why there is none, and
+    what to install."""
     flavours = installed()
     if not flavours:
         raise UnsupportedError(not_installed())
@@ -93,11 +87,8 @@ def not_installed() -> str:
 
 
 def installed_version(flavour: Flavour) -> str:
-    """The version of an installed flavour. Imports nothing: it is read from the bindings' own text.
-
-    Raises:
-        UnsupportedError: the bindings do not state one.
-    """
+    """The version of an installed flavour, read from the bindings' own text without an import. Raises
+    ``UnsupportedError`` if it is not there."""
     for name in reversed(_MODULES[flavour]):
         spec = find_spec(name)
         if spec is None or spec.origin is None:

@@ -37,11 +37,7 @@ class PlanHeader:
 
     @classmethod
     def of(cls, plan: Any) -> "PlanHeader":
-        """Read the header of ``plan``, a buffer.
-
-        Raises:
-            InvalidArgumentError: this is not a plan, or not all of one.
-        """
+        """Read the header of ``plan``, a buffer; ``InvalidArgumentError`` if it is not a plan, or not all of one."""
         view = memoryview(plan).cast("B")
         flavour = _MAGIC.get(bytes(view[:4]))
         if flavour is None:

@@ -45,11 +45,7 @@ class Findings:
 
     @classmethod
     def from_json(cls, text: str) -> "Findings":
-        """The other way.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """The other way; raises ``ValueError`` for any other text."""
         try:
             fields = read_json(text)
             gpus = tuple(

@@ -241,11 +241,8 @@ def _asking(url: str) -> Callable[[], bool]:
 
 
 def check_ready_url(url: str) -> None:
-    """Refuse what :func:`wait_until_ready` cannot ask.
-
-    Raises:
-        InvalidArgumentError: it is no URL of a server that speaks HTTP.
-    """
+    """Refuse with ``InvalidArgumentError`` what :func:`wait_until_ready` cannot ask: it needs the URL of a server that
+    speaks HTTP."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0

@@ -143,11 +143,7 @@ class Destination:
         _open_to_everyone(stage)
 
     def publish(self) -> None:
-        """Put what was staged into its place.
-
-        Raises:
-            InvalidArgumentError: another directory has the path by now.
-        """
+        """Put what was staged into its place; ``InvalidArgumentError`` if another directory has the path by now."""
         stage = os.open(_STAGE, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
         try:
             for name in sorted(os.listdir(stage)):

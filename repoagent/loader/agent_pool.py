@@ -125,9 +125,7 @@ class AgentPool:
     def acquire(self, name: str) -> Agent:
         """Return the agent called ``name`` for one more user; pair it with :meth:`release`.
 
-        Raises:
-            AgentError: it cannot be found, imported, made or initialised. Everybody who waited for that attempt gets
-                this error too; a later call tries again.
+        Raises the ``AgentError`` of an attempt to everybody who waited for it; a later call tries again.
         """
         slot = self._slot(name)
         failures = slot.failures
@@ -140,19 +138,11 @@ class AgentPool:
             return slot.agent
 
     def find(self, name: str) -> LoadedAgent:
-        """The class, or the object, of the agent called ``name``; nothing is made or initialised.
-
-        Raises:
-            AgentError: it cannot be found or imported.
-        """
+        """The class, or the object, of the agent called ``name``; nothing is made or initialised."""
         return self._load(name)
 
     def release(self, name: str) -> None:
-        """One user less; the last one finalises the agent.
-
-        Raises:
-            AgentRefusedError: ``finalize`` raised. The agent is gone all the same.
-        """
+        """One user less; the last one finalises the agent, which is gone even if that raises ``AgentRefusedError``."""
         slot = self._slot(name)
         with slot.lock:
             slot.users -= 1

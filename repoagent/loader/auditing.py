@@ -25,11 +25,7 @@ class LoadAudit:
         self._leaving = OPERATOR
 
     def started(self) -> None:
-        """The load begins: nothing of the model has been read.
-
-        Raises:
-            AuditError: it must not, as it cannot be recorded.
-        """
+        """The load begins: nothing of the model has been read. It must not if this raises ``AuditError``."""
         self._audit.demand("load", "started", self._what)
 
     def prepared(self, location: str, config_text: str | None, override: ModelConfig | None) -> None:
@@ -48,11 +44,7 @@ class LoadAudit:
         return line | {name: value for name, value in self._what.items() if name.endswith("_sha256")}
 
     def attest(self, report: LoadReport, versions: Sequence[int] = ()) -> None:
-        """The model is about to serve, in ``versions``.
-
-        Raises:
-            AuditError: it must not, as it cannot be recorded.
-        """
+        """The model is about to serve, in ``versions``. It must not if this raises ``AuditError``."""
         if versions:
             self._what["versions"] = list(versions)
         if not self._attested:
@@ -82,11 +74,7 @@ class LoadAudit:
         self._audit.record("conversion", "disagreed", {"model": self._model, "error": what})
 
     def key_used(self, agent: str, shown: str) -> None:
-        """An agent is about to be given the key behind a reference, of which ``shown`` may be shown.
-
-        Raises:
-            AuditError: it must not, as it cannot be recorded.
-        """
+        """An agent is about to get the key of a reference, shown as ``shown``; not if this raises ``AuditError``."""
         self._audit.demand("key", "used", {"model": self._model, "agent": agent, "reference": shown})
 
     def key_failed(self, agent: str, shown: str, error: Exception) -> None:

@@ -71,11 +71,7 @@ class AgentSource(Protocol):
     """Where the loader gets agents from; :class:`~repoagent.loader.discovery.AgentRegistry` is one."""
 
     def load(self, name: str) -> LoadedAgent:
-        """The agent called ``name``.
-
-        Raises:
-            AgentError: there is none, or it cannot be used.
-        """
+        """The agent called ``name``; raises ``AgentError`` if there is none, or it cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +97,8 @@ class Candidate:
 
 
 def check_agent(name: str, found: object, where: str) -> LoadedAgent:
-    """Return ``found`` if it is an agent that this program can run.
-
-    Raises:
-        AgentError: it is something else, was written for another version of the interface, or cannot be called.
-    """
+    """``found`` if it is an agent that this program can run, else ``AgentError``: something else, one for another
+    version of the interface, or one that cannot be called."""
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Agent):
         what = found.__name__ if isinstance(found, type) else f"an object of type {kind.__name__}"

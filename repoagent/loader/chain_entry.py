@@ -71,11 +71,7 @@ class Lifecycle:
         return to in TRANSITIONS[self._state]
 
     def advance(self, to: State) -> None:
-        """Go on to ``to``.
-
-        Raises:
-            InvalidTransitionError: ``to`` may not follow; nothing changed.
-        """
+        """Go on to ``to``; raises ``InvalidTransitionError``, and changes nothing, if it may not follow."""
         if not self.may(to):
             raise InvalidTransitionError(
                 f"{self._subject}: unexpected lifecycle state transition from {self._state.value} to {to.value}"
@@ -87,10 +83,8 @@ logger = logging.getLogger("repoagent.loader")
 
 
 class ChainEntry:
-    """Calls one agent for one load. Every call goes through the state machine, so none can come out of order.
-
-    It owns a share of ``agent`` in ``pool`` until :meth:`close`.
-    """
+    """Calls one agent for one load, of whose object it owns a share in ``pool`` until :meth:`close`. Every call goes
+    through the state machine, so none can come out of order."""
 
     def __init__(
         self,
@@ -115,30 +109,18 @@ class ChainEntry:
         self._model.judges, self._model.reads = judges, reads
 
     def initialize(self) -> None:
-        """Call ``model_initialize``.
-
-        Raises:
-            RepoAgentError: the agent raised.
-        """
+        """Call ``model_initialize``; raises what the agent raised."""
         self._life.advance(State.INITIALIZED)
         with measured(self._recorder, "MODEL_INITIALIZE", only_failures=True):
             call = partial(self._agent.model_initialize, self._model)
             call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled, refuses=True)
 
     def load(self) -> None:
-        """Call ``LOAD``. After it the model may :meth:`hand_on`.
-
-        Raises:
-            RepoAgentError: the agent refused the model.
-        """
+        """Call ``LOAD``, and raise if the agent refuses the model. After it the model may :meth:`hand_on`."""
         self._act(Action.LOAD)
 
     def hand_on(self) -> None:
-        """Let the model go on from where the agent moved it.
-
-        Raises:
-            RepoAgentError: the configuration at the new place cannot be read.
-        """
+        """Let the model go on from where the agent moved it; raises if the configuration there cannot be read."""
         self._model.hand_on()
 
     def may(self, action: Action) -> bool:
@@ -202,9 +184,6 @@ def open_entry(
     """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that no one else can reach.
 
     Not so where a read is ``shared``: what the guard judges and what goes on are the same bytes then.
-
-    Raises:
-        RepoAgentError: one of these failed; nothing is held then.
     """
     with measured(recorder, "INITIALIZE", only_failures=True):
         agent = pool.acquire(planned.name)
@@ -244,10 +223,7 @@ class Measured:
 
 @contextmanager
 def measured(recorder: EntryRecorder, action: str, *, only_failures: bool = False) -> Iterator[Measured]:
-    """Time a block and add the line for ``action``; with ``only_failures`` a block that goes well leaves none.
-
-    Exceptions pass through.
-    """
+    """Time a block and add the line for ``action``; with ``only_failures`` only if the block raises."""
     result = Measured()
     started = time.monotonic()
     try:

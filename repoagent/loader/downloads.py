@@ -156,11 +156,7 @@ def _hosts(allow: Sequence[str]) -> Hosts:
 
 
 def with_digests(files: Sequence[RemoteFile], digests: Mapping[str, str]) -> list[RemoteFile]:
-    """``files``, each with its digest.
-
-    Raises:
-        NotFoundError: a digest is of a file that is not among them.
-    """
+    """``files``, each with its digest; raises ``NotFoundError`` if a digest is of another file."""
     missing = sorted(digests.keys() - {file.path for file in files})
     if missing:
         raise NotFoundError(f"there is no file {missing[0]!r}, for which a digest is given")
@@ -168,11 +164,7 @@ def with_digests(files: Sequence[RemoteFile], digests: Mapping[str, str]) -> lis
 
 
 def check_same(url: str, before: Sequence[RemoteFile], after: Sequence[RemoteFile]) -> None:
-    """Compare two listings.
-
-    Raises:
-        UnavailableError: they differ.
-    """
+    """Raise ``UnavailableError`` if the listings differ."""
     changed = sorted({file.path for file in set(before) ^ set(after)})
     if changed:
         raise UnavailableError(f"{_shown(url)} changed while it was copied ({', '.join(changed[:3])}); load it again")

@@ -104,11 +104,7 @@ class SharedRead:
             return None
 
     def finish(self, guard: str) -> None:
-        """The guard has accepted.
-
-        Raises:
-            RepoAgentError: the model may not go on all the same.
-        """
+        """The guard has accepted; raises if the model may not go on all the same."""
         if self._error is not None:
             raise self._error
         if not self.begun:

@@ -37,12 +37,8 @@ class Connections:
         self._tls: ssl.SSLContext | None = None
 
     def take(self, origin: Origin) -> "tuple[http.client.HTTPConnection, bool]":
-        """A connection to ``origin``, and whether it was used before: the server may have closed it by now.
-
-        Raises:
-            InvalidArgumentError: the host may not be asked.
-            OSError: it does not answer.
-        """
+        """A connection to ``origin``, and whether it was used before: the server may have closed it by now. Raises
+        ``InvalidArgumentError`` if the host may not be asked, ``OSError`` if it does not answer."""
         with self._lock:
             for index in range(len(self._idle) - 1, -1, -1):
                 if self._idle[index][0] == origin:
@@ -226,11 +222,8 @@ class WebResponse:
         self._left = None if response.chunked else response.length
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read some of the body; 0 at its end, also if the connection broke before that.
-
-        Raises:
-            WebError: the connection was silent for too long, brings next to nothing, or broke.
-        """
+        """Read some of the body; 0 at its end, also if the connection ended before that. Raises ``WebError`` if it was
+        silent for too long, brings next to nothing, or broke."""
         import http.client
 
         self._patience.begin_wait()
@@ -282,10 +275,7 @@ class WebClient:
     @classmethod
     def of_operator(cls, url: str, *, timeout: float = 15.0) -> "WebClient":
         """One for ``url``, which the operator gave: its host need not be public, and those of redirects must be.
-
-        Raises:
-            InvalidArgumentError: not a URL of the web.
-        """
+        ``InvalidArgumentError`` if it is not a URL of the web."""
         return cls(Hosts.from_environment().with_origin(origin_of(url)), timeout=timeout)
 
     def close(self) -> None:

@@ -43,11 +43,8 @@ class Hosts:
     """A rule for addresses. Immutable."""
 
     def __init__(self, named: Iterable[str] = ()) -> None:
-        """Allow public hosts, and what is ``named``: ``host``, ``host:port``, or a network as ``10.0.0.0/8``.
-
-        Raises:
-            InvalidArgumentError: a network cannot be read.
-        """
+        """Allow public hosts, and what is ``named``: ``host``, ``host:port``, or a network as ``10.0.0.0/8``; raises
+        ``InvalidArgumentError`` for a network that cannot be read."""
         entries = [entry.strip().lower() for entry in named if entry.strip()]
         self._entries: Final = tuple(entries)
         self._networks: Final = tuple(_network(entry) for entry in entries if "/" in entry)
@@ -65,11 +62,8 @@ class Hosts:
     def addresses(self, origin: Origin) -> list[tuple[int, tuple[object, ...]]]:
         """Family and socket address of each address of ``origin``, all of them allowed.
 
-        Connect to one of these: a second look at the name could give another answer.
-
-        Raises:
-            InvalidArgumentError: one of them may not be asked.
-            UnavailableError: the name has no address.
+        Connect to one of these: a second look at the name could give another answer. Raises ``InvalidArgumentError`` if
+        one may not be asked, and ``UnavailableError`` if the name has none.
         """
         try:
             found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)

@@ -27,11 +27,8 @@ class Origin:
 
 
 def origin_of(url: str) -> Origin:
-    """The origin of an http or https URL.
-
-    Raises:
-        InvalidArgumentError: it is another URL, or holds a user name, a password, or what no URL can hold.
-    """
+    """The origin of an http or https URL. Raises ``InvalidArgumentError`` for another URL, or one with a user name, a
+    password, or what no URL can hold."""
     split = _split(url)
     host = (split.hostname or "").lower()
     if "@" in split.netloc:

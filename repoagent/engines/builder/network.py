@@ -170,11 +170,8 @@ class Complaint:
 
 
 def parse(network: Any, path: Path) -> None:
-    """Read the ONNX file ``path``, and the data files that it names beside it, into ``network``.
-
-    Raises:
-        InvalidArgumentError: the parser refuses it; the message has every node that it complains about.
-    """
+    """Read the ONNX file ``path``, and the data files that it names, into ``network``. Raises ``InvalidArgumentError``
+    with every node that the parser complains about."""
     with collected() as errors:
         parser = trt.OnnxParser(network, logger)
         if parser.parse_from_file(str(path)):

@@ -93,11 +93,8 @@ class Profiles:
 
 
 def profiles_for(inputs: Sequence[NetworkInput], settings: PlanSettings) -> Profiles:
-    """Those that were given, checked, or one made of what the configuration states.
-
-    Raises:
-        InvalidArgumentError: nothing states how far a dimension varies, or what was given does not fit the model.
-    """
+    """The profiles that were given, checked, or one made of the configuration. Raises ``InvalidArgumentError`` if
+    nothing states how far a dimension varies, or a profile does not fit the model."""
     found = _found(inputs, settings)
     for index, profile in enumerate(found.profiles):
         for name, allowed in {**profile.shapes, **profile.values}.items():

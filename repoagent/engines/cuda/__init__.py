@@ -20,11 +20,8 @@ _found: "list[CudaPlatform]" = []
 
 
 def find_platform() -> "CudaPlatform":
-    """The GPUs of this machine with the TensorRT that is installed; found once, and one object for everyone.
-
-    Raises:
-        UnsupportedError: TensorRT cannot be used here; the message is the probe's. The next call looks again.
-    """
+    """The GPUs of this machine with the TensorRT that is installed; found once, one object for all. Raises
+    ``UnsupportedError`` with the probe's message if TensorRT cannot be used; the next call looks again."""
     with _lock:
         if not _found:
             found = probe()

@@ -31,11 +31,8 @@ class ConverterSettings:
 
     @classmethod
     def parse(cls, environments: Iterable[str], allow_code: bool) -> "ConverterSettings":
-        """From the values ``FROM=DIR`` of the flag.
-
-        Raises:
-            InvalidArgumentError: one is something else, or names no virtual environment, or everyone may change it.
-        """
+        """From the values ``FROM=DIR`` of the flag. Raises ``InvalidArgumentError`` for another form, a directory
+        without a virtual environment, or one that everyone may change."""
         found: dict[str, Path] = {}
         for text in environments:
             source, separator, directory = text.partition("=")

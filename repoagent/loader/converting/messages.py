@@ -77,11 +77,8 @@ def error_line(code: int, message: str, trace: str) -> str:
 
 
 def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
-    """The event of a line.
-
-    Raises:
-        ValueError: it is none: something else writes where only the converter's process should.
-    """
+    """The event of a line. Raises ``ValueError`` if it is none: something else writes where only the converter's
+    process should."""
     try:
         body = read_json(line)
         if "progress" in body:

@@ -37,10 +37,7 @@ def write_statement(
 ) -> dict[str, str]:
     """Describe the result that lies in ``directory``; SHA-256 of each of its files.
 
-    ``proceed`` is called again and again, and may raise.
-
-    Raises:
-        InternalError: the converter did not make what its plan names.
+    ``proceed`` is called again and again, and may raise. Raises ``InternalError`` without the file that the plan names.
     """
     files = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
     if plan.output not in files:
@@ -66,11 +63,8 @@ def write_statement(
 
 
 def read_product(directory: Path, plan: ConversionPlan) -> Product:
-    """What the build reported of the result in ``directory``, as its statement has it.
-
-    Raises:
-        InternalError: the statement cannot be read.
-    """
+    """What the build reported of the result in ``directory``, as its statement has it; raises ``InternalError`` if that
+    cannot be read."""
     path = directory / statement_name(plan)
     try:
         if path.stat().st_size > _MOST_BYTES:

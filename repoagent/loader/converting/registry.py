@@ -13,11 +13,8 @@ _PARTS: Final = ("version", "options", "in_child", "plan", "build", "configure")
 
 
 def resolve(target: str) -> Converter:
-    """The converter that ``"module:attribute"`` names.
-
-    Raises:
-        InternalError: there is none: the fault of the plug-in that registered it.
-    """
+    """The converter that ``"module:attribute"`` names. Raises ``InternalError`` without one: the fault of the plug-in
+    that registered it."""
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -42,11 +39,7 @@ class Converters:
         return tuple(sorted(self._targets))
 
     def target(self, pair: tuple[str, str]) -> str:
-        """Where the code of the converter ``(from, to)`` is.
-
-        Raises:
-            InvalidArgumentError: there is none.
-        """
+        """Where the code of the converter ``(from, to)`` is; raises ``InvalidArgumentError`` if there is none."""
         if pair in self._targets:
             return self._targets[pair]
         source, target = pair
@@ -62,22 +55,14 @@ class Converters:
         raise InvalidArgumentError(f"there is no converter {wanted}; {hint}")
 
     def get(self, pair: tuple[str, str]) -> Converter:
-        """The converter ``(from, to)``.
-
-        Raises:
-            InvalidArgumentError: there is none.
-            InternalError: its code cannot be used.
-        """
+        """The converter ``(from, to)``. Raises as :meth:`target` and :func:`resolve` do."""
         return resolve(self.target(pair))
 
     def redirected(
         self, pair: tuple[str, str], source: ConversionSource, options: Mapping[str, str]
     ) -> tuple[tuple[str, str], ConversionSource, dict[str, str]]:
-        """The conversion that is meant: a converter with a method ``redirect`` names the file that is converted.
-
-        Raises:
-            RepoAgentError: what it reads is damaged, or names nothing that is converted.
-        """
+        """The conversion that is meant: a converter with a method ``redirect`` names the file that is converted. Raises
+        if what that reads is damaged, or names nothing that is converted."""
         redirect = getattr(self.get(pair), "redirect", None)
         if redirect is None:
             return pair, source, dict(options)
@@ -87,11 +72,7 @@ class Converters:
 
 
 def option_values(converter: Converter, given: Mapping[str, str]) -> dict[str, str]:
-    """``given`` with the defaults of what was not given.
-
-    Raises:
-        InvalidArgumentError: the converter has no such option.
-    """
+    """``given`` with the defaults of the others; raises ``InvalidArgumentError`` for an option that there is not."""
     for name in given:
         if name not in converter.options:
             close = difflib.get_close_matches(name, converter.options, n=1)

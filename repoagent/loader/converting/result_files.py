@@ -61,11 +61,7 @@ def refuse_foreign(directory: Path, output: str, kind: str, label: str) -> None:
 
 
 def _entries(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below ``directory``, without following a link.
-
-    Raises:
-        UnsafePathError: a path is longer than the system takes.
-    """
+    """Everything below ``directory``, no link followed; ``UnsafePathError`` if a path is too long for the system."""
     pending = [directory]
     while pending:
         try:
@@ -80,11 +76,7 @@ def _entries(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def refuse_existing(target: Path, names: tuple[str, ...], label: str) -> None:
-    """Raise if one of the ``names`` is in ``target`` already.
-
-    Raises:
-        InvalidArgumentError: so it is; ``label`` states what would be converted.
-    """
+    """Raise ``InvalidArgumentError`` if one of the ``names`` is in ``target`` already; ``label`` is for the message."""
     for name in names:
         if (target / name).exists() or (target / name).is_symlink():
             place = f"{target.name}/{name}"

@@ -103,11 +103,7 @@ class SharedConversions:
         return tuple(found)
 
     def publish(self, wanted: Wanted, directory: Path) -> None:
-        """Sign what was made in ``directory``, and put it where others find it; nothing without a key.
-
-        Raises:
-            RepoAgentError: that cannot be done.
-        """
+        """Sign what was made in ``directory``, and put it where others find it; nothing without a key."""
         if self.signer is None:
             return
         from repoagent.api.envelopes import sign
@@ -201,11 +197,8 @@ def open_shared(
     timeout: float = TIMEOUT,
     most: int,
 ) -> SharedConversions:
-    """The shared cache at ``url``; results that are built here are signed with ``key``, if there is one.
-
-    Raises:
-        RepoAgentError: ``key`` is none, or there is no filesystem for ``url``.
-    """
+    """The shared cache at ``url``; results that are built here are signed with ``key``, if there is one. Raises if
+    there is no filesystem for ``url``, or ``key`` is not one."""
     if url is None:
         return SharedConversions(trust=trust)
     place = parse_url(url)

@@ -267,11 +267,8 @@ class PolicyPlanner:
         return chain
 
     def admit(self, model_name: str, config: ModelConfig) -> None:
-        """Check the backend and platform of a configuration: before the agents run, after, and once it is complete.
-
-        Raises:
-            InternalError: in mode enforce, they are not allowed.
-        """
+        """Check the backend and platform of a configuration: before the agents run, after, and once it is complete. In
+        mode enforce, raises ``InternalError`` if they are not allowed."""
         self._inner.admit(model_name, config)
         rule = self._policy.rule_for(model_name)
         if rule.mode is Mode.OFF:
@@ -280,11 +277,7 @@ class PolicyPlanner:
             self._complain(model_name, rule, InternalError(reason))
 
     def admit_command(self, model_name: str, command: str | None) -> None:
-        """Check the program that is to have the model.
-
-        Raises:
-            InternalError: in mode enforce, it is not allowed.
-        """
+        """Check the program that is to have the model; in mode enforce, ``InternalError`` if it is not allowed."""
         self._inner.admit_command(model_name, command)
         rule = self._policy.rule_for(model_name)
         if rule.mode is not Mode.OFF and (reason := command_objection(command, rule)) is not None:

@@ -124,11 +124,8 @@ _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def read_policy(path: Path) -> Policy:
-    """Read and check the policy at ``path``.
-
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or has something that is not part of a policy.
-    """
+    """Read and check the policy at ``path``. Raises ``ConfigError`` if it cannot be read, is not TOML, or has something
+    that is not part of a policy."""
     source = str(path)
     try:
         data = path.read_bytes()

@@ -41,10 +41,8 @@ class Signature:
 def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> None:
     """Add to ``config`` what it leaves open: ``max_batch_size``, inputs, outputs.
 
-    A model whose tensors all start with a variable dimension becomes one that batches.
-
-    Raises:
-        InvalidArgumentError: ``max_batch_size`` is given, but the model cannot batch.
+    A model whose tensors all start with a variable dimension becomes one that batches. Raises ``InvalidArgumentError``
+    if ``max_batch_size`` is given, but the model cannot batch.
     """
     if signature.batchable:
         _complete_batching(config, default_max_batch_size)
@@ -82,11 +80,7 @@ def _add(target: Any, infos: tuple[TensorInfo, ...], batching: bool) -> None:
 
 
 def validate(config: ModelConfig, signature: Signature) -> None:
-    """Check a complete configuration against the model.
-
-    Raises:
-        InvalidArgumentError: names, types, numbers of dimensions or dimensions disagree.
-    """
+    """Raise ``InvalidArgumentError`` if names, types or dimensions of a complete ``config`` disagree with the model."""
     _check_input_count(config, signature)
     inputs = {info.name: info for info in (*signature.inputs, *signature.optional)}
     for item in config.input:

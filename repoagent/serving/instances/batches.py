@@ -83,11 +83,8 @@ class Joiner:
     def split(
         self, outputs: Mapping[str, Tensor], requests: Sequence[InferRequest], sizes: Sequence[int]
     ) -> list[dict[str, Tensor]]:
-        """Each request's part of ``outputs``, without a copy, and only what it asked for.
-
-        Raises:
-            InternalError: an output does not have as many rows as the batch.
-        """
+        """Each request's part of ``outputs``, without a copy, and only what it asked for. Raises ``InternalError`` if
+        an output does not have as many rows as the batch."""
         bounds = list(pairwise(accumulate(sizes, initial=0)))
         for name, tensor in outputs.items():
             if name not in self._whole and tensor.array.shape[:1] != (bounds[-1][1],):

@@ -74,11 +74,8 @@ class LoadRequest:
     """All versions that are to be loaded; set by the slot."""
 
     def beside(self, current: LoadedModel | None, name: str) -> "LoadRequest":
-        """The same with all versions of the model ``name`` that it means beside what is loaded.
-
-        Raises:
-            UnsupportedError: the files of the other versions are not there any more.
-        """
+        """The same with all versions of the model ``name`` that it means beside what is loaded; ``UnsupportedError`` if
+        the files of the others are not there any more."""
         if current is None:
             return self if self.version is None else replace(self, pinned=frozenset((self.version,)))
         origin = current.origin
@@ -115,11 +112,7 @@ class SlotContext:
     audit: Audit = NO_AUDIT
 
     def source(self, model: ModelId, order: LoadRequest) -> ModelSource:
-        """Where the files of the model are.
-
-        Raises:
-            RepoAgentError: no repository has the model, or several have.
-        """
+        """Where the files of the model are; raises if no repository has the model, or several have."""
         if order.files is not None:
             files = {path.removeprefix(_FILE_PREFIX): content for path, content in order.files.items()}
             return MemorySource(model.name, files)
@@ -146,11 +139,8 @@ class SlotContext:
         cancelled: threading.Event,
         on_progress: Callable[[Progress], None],
     ) -> LoadedChain:
-        """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do.
-
-        Raises:
-            RepoAgentError: one of them refused; every agent has been called.
-        """
+        """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do. If this
+        raises, one refused, and every agent has been called."""
 
         def report(progress: Progress) -> None:
             on_progress(progress)
@@ -188,11 +178,8 @@ class LoadAttempt:
         """Whether the model is an ensemble; None as long as that is not known."""
 
     def run(self, source: ModelSource, key: object) -> tuple[LoadedModel, Built]:
-        """The model that ``source`` has, ready to take the place of the present one.
-
-        Raises:
-            RepoAgentError: it cannot be loaded; its agents have been called to the end.
-        """
+        """The model that ``source`` has, ready to take the place of the present one. If this raises, its agents have
+        been called to the end."""
         order, pending = self._order, self._pending
         if self._current is None:
             self._states.start_loading()

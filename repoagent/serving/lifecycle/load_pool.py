@@ -49,11 +49,8 @@ class LoadPool:
         self._closed = False
 
     def submit(self, job: Callable[[], None], /) -> None:
-        """Run ``job``, which must not raise, when it is its turn.
-
-        Raises:
-            UnavailableError: :meth:`close` was called, or the machine has no thread for it; ``job`` will not run.
-        """
+        """Run ``job``, which must not raise, when it is its turn; never if this raises ``UnavailableError``: the pool
+        is closed, or the machine has no thread for it."""
         with self._lock:
             if self._closed:
                 raise UnavailableError("no further loads and unloads: the server has stopped")
@@ -175,11 +172,8 @@ class LoadPool:
 
 @contextmanager
 def pausing() -> Iterator[None]:
-    """Entered by a job while it waits for other jobs: another one may run in its place, in the pool that it is in.
-
-    Raises:
-        UnavailableError: the machine has no thread for another one, so that the job might wait forever.
-    """
+    """Entered by a job while it waits for other jobs: another one may run in its place, in the same pool.
+    ``UnavailableError`` if the machine has no thread for that: the job might wait forever."""
     pool = _own_pool.get()
     if pool is None:
         yield
@@ -233,11 +227,7 @@ class SerialQueue:
         self._due = False
 
     def submit(self, work: Callable[[], T], *, urgent: bool = False) -> "Future[T]":
-        """Do ``work`` when everything submitted before has been done.
-
-        Raises:
-            UnavailableError: the pools take no job; ``work`` will not be done.
-        """
+        """Do ``work`` when everything submitted before has been done; never if this raises ``UnavailableError``."""
         job = _Job(work, urgent)
         with self._lock:
             self._jobs.append(job)  # type: ignore[arg-type]

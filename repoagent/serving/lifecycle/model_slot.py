@@ -168,11 +168,7 @@ class ModelSlot:
             return self.loaded is loaded
 
     def refuse_if_leased(self) -> None:
-        """Raise if the model is leased: it must stay loaded.
-
-        Raises:
-            UnavailableError: so it is.
-        """
+        """Raise ``UnavailableError`` if the model is leased: it must stay loaded."""
         if self.leases:
             raise UnavailableError(
                 f"failed to unload '{self.name}': it is leased by {self.leases} holder(s); unload it when they have "

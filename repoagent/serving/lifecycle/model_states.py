@@ -73,11 +73,7 @@ class SlotStates:
         return self._statuses.get(version, VersionStatus())
 
     def move(self, version: int | None, state: ModelState, reason: str = "") -> None:
-        """Take one version, or the model as a whole, to ``state``.
-
-        Raises:
-            InvalidTransitionError: that state may not follow the present one.
-        """
+        """Take one version, or the whole model, to ``state``; ``InvalidTransitionError`` if it may not follow."""
         with self._lock:
             if state is ModelState.LOADING and version is not None:
                 self._owners.pop(version, None)

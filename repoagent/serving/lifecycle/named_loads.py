@@ -76,9 +76,8 @@ def load_order(
 ) -> LoadRequest:
     """The order to load ``name`` with a configuration in JSON, and files, of the caller's own, or one version of it.
 
-    Raises:
-        InvalidArgumentError: the configuration cannot be read or is too large, there are files and none, or they come
-            with a version.
+    Raises ``InvalidArgumentError`` for a configuration that cannot be read or is too large, files without one, or both
+    with a version.
     """
     try:
         if version is not None:
@@ -121,11 +120,8 @@ class NamedLoads:
         self._repositories = repositories
 
     def ids(self, name: str) -> list[ModelId]:
-        """All models of that name; if there is none, the one that will turn out not to exist.
-
-        Raises:
-            InternalError: a repository does not answer.
-        """
+        """All models of that name; if there is none, the one that will turn out not to exist. Raises ``InternalError``
+        if a repository does not answer."""
         try:
             return self._repositories.ids(name) or [ModelId.of(name)]
         except RepoAgentError as error:
@@ -134,12 +130,8 @@ class NamedLoads:
             raise InternalError(text) from error
 
     def chosen(self, name: str, order: LoadRequest) -> list[ModelId]:
-        """The models that ``order`` means by ``name``.
-
-        Raises:
-            InvalidArgumentError: what comes with the call has a name that no model can have.
-            InternalError: a repository does not answer.
-        """
+        """The models that ``order`` means by ``name``, found as in :meth:`ids`; ``InvalidArgumentError`` if what comes
+        with the call has a name that no model can have."""
         models = self.ids(name) if order.files is None else [ModelId.of(name)]
         if order.config is not None:
             _check_names(models)
@@ -148,10 +140,7 @@ class NamedLoads:
     def load(self, models: Sequence[ModelId], order: LoadRequest) -> LoadReport:
         """Load the ``models``, all at once, and return the report of the first.
 
-        Ensembles that call them have followed then.
-
-        Raises:
-            RepoAgentError: one of them failed; with the texts of all that did.
+        Ensembles that call them have followed then. Raises with the texts of all that failed.
         """
         futures = [self._table.load(model, order) for model in models]
         try:

@@ -93,11 +93,7 @@ class OnDemand:
         return True
 
     def _identify(self, name: str) -> str:
-        """The model that ``name`` means.
-
-        Raises:
-            InvalidArgumentError: there are several.
-        """
+        """The model that ``name`` means; raises ``InvalidArgumentError`` if there are several."""
         slot = self._table.meant(name)
         if slot is not None:
             return slot.name
@@ -262,11 +258,7 @@ class OnDemand:
     # -- making room ----------------------------------------------------------------------------------------------
 
     def _reserve(self, name: str, size: int) -> None:
-        """Note ``size`` bytes for a model, after unloading as many others as that takes.
-
-        Raises:
-            UnavailableError: there is no room.
-        """
+        """Note ``size`` bytes for a model, after unloading others if need be; ``UnavailableError`` without room."""
         with self._room:
             while (victim := self._victim(name, size)) is not None:
                 self._evict(victim, "to make room")

@@ -33,15 +33,9 @@ class Unloader:
     def unload(self, name: str, *, with_members: bool = False, wait: bool = True, reason: str = UNLOADED) -> None:
         """Unload a model; one that is not loaded is fine. Ensembles that call it go first, they cannot do without.
 
-        Args:
-            name: Name of the model.
-            with_members: For an ensemble: also unload the members that were not asked for by name and no other
-                ensemble calls.
-            wait: Return when it is gone; else as soon as no new request reaches it.
-            reason: What the index states for it afterwards.
-
-        Raises:
-            UnavailableError: the model, or an ensemble that calls it, is leased; nothing is unloaded.
+        ``with_members`` also unloads the members of an ensemble that were not asked for by name and that no other one
+        calls. Without ``wait`` this returns as soon as no new request reaches the model. ``reason`` is for the index.
+        Nothing is unloaded if this raises ``UnavailableError``: one of these models is leased.
         """
         for slot in self._slots(self._dependencies.users(name, pending=False)):
             slot.follow_members().result()  # Its member may be another one by now: one in another repository.

@@ -62,11 +62,8 @@ class RequestChecker:
         self._minimum = len(self._required)
 
     def check(self, request: InferRequest) -> int:
-        """Return the batch size of ``request`` (1 for a model that does not batch).
-
-        Raises:
-            InvalidArgumentError: the request does not fit the model; the text is Triton's.
-        """
+        """The batch size of ``request`` (1 for a model that does not batch). Raises ``InvalidArgumentError``, in
+        Triton's words, if the request does not fit the model."""
         batch = self.size_if_valid(request)
         if batch is None:
             self.explain(request)
@@ -98,11 +95,7 @@ class RequestChecker:
         return max(batch, 0) if batch <= self._max_batch_size else None
 
     def explain(self, request: InferRequest) -> None:
-        """Raise the first fault of ``request`` in the order in which Triton looks; return if there is none.
-
-        Raises:
-            InvalidArgumentError: always, unless the request is valid.
-        """
+        """Raise the first fault of ``request``, an ``InvalidArgumentError``, in Triton's order, if there is one."""
         self._check_outputs(request)
         self._check_count(request)
         self._check_batch(request)

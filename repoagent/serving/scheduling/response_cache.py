@@ -20,11 +20,8 @@ CacheKey = tuple[Owner, bytes]
 
 
 def open_response_cache(settings: Mapping[str, Mapping[str, object]]) -> "ResponseCache | None":
-    """The cache that the server's ``cache_config`` asks for: ``{"local": {"size": BYTES}}``, or none.
-
-    Raises:
-        InvalidArgumentError: the cache is not called ``local``, or its size is missing or no positive number.
-    """
+    """The cache that ``cache_config`` asks for: ``{"local": {"size": BYTES}}``, or none. Raises
+    ``InvalidArgumentError`` for another name, or a size that is missing or no positive number."""
     if not settings:
         return None
     if unknown := sorted(set(settings) - {"local"}):

@@ -125,12 +125,8 @@ class PooledScheduler(Scheduler):
         raise NotImplementedError
 
     def _take(self, request: InferRequest) -> Instance:
-        """Wait for an instance; :meth:`_call` or :meth:`_execute_on` gives it back.
-
-        Raises:
-            CancelledError: the request was cancelled meanwhile.
-            UnavailableError: its timeout expired, or the model is being unloaded.
-        """
+        """Wait for an instance; :meth:`_call` or :meth:`_execute_on` gives it back. Raises ``CancelledError``, or
+        ``UnavailableError`` if the timeout expired or the model is being unloaded."""
         timeout_us = request.asked.timeout_us
         instance = self._pool.take(timeout_us / 1e6 if timeout_us else None, request)
         if instance is None:

@@ -42,11 +42,8 @@ class SequenceStates:
 
     @classmethod
     def of(cls, config: ModelConfig, files: ModelFiles) -> "SequenceStates | None":
-        """Those that ``config``, complete and checked, describes; None if there are none.
-
-        Raises:
-            RepoAgentError: a file with an initial state is missing, or does not have the size that its shape asks for.
-        """
+        """Those that ``config``, complete and checked, describes; None if there are none. Raises if a file with an
+        initial state is missing, or does not have the size of its shape."""
         batch = (1,) if config.max_batch_size else ()
         states = [_state(config.name, state, files, batch) for state in config.sequence_batching.state]
         return cls(states, [item.name for item in config.output]) if states else None
@@ -141,11 +138,7 @@ class SequenceControls:
         return {name: Tensor.of(values[int(given[kind])].reshape(self._shape)) for name, kind, values in flags}
 
     def check(self, request: InferRequest) -> None:
-        """Refuse a request that cannot be part of a sequence.
-
-        Raises:
-            InvalidArgumentError: it has no correlation ID, or one that the model cannot take.
-        """
+        """Raise ``InvalidArgumentError`` without a correlation ID, or for one that the model cannot take."""
         correlation_id = request.asked.correlation_id
         if not correlation_id:
             raise InvalidArgumentError(

@@ -72,10 +72,7 @@ class SequenceTable:
 
     def place(self, entry: Entry, now_ns: int) -> Slot | None:
         """Put ``entry`` into the slot of its sequence and return the slot; None if the sequence waits for one.
-
-        Raises:
-            InvalidArgumentError: the sequence is not known, and this is not its start.
-        """
+        ``InvalidArgumentError`` if the sequence is not known, and this is not its start."""
         request = entry.request
         sequence = request.asked.correlation_id
         slot, backlog = self._slots.get(sequence), self._backlogs.get(sequence)

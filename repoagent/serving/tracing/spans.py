@@ -49,11 +49,8 @@ class _Pen:
 
 
 class SpanTraces:
-    """Makes traces, and sends their spans in batches from a thread of its own.
-
-    Raises:
-        InvalidArgumentError: the settings of the batches make no sense.
-    """
+    """Makes traces, and sends their spans in batches from a thread of its own. Raises ``InvalidArgumentError`` if the
+    settings of the batches make no sense."""
 
     def __init__(self, settings: SpanSettings) -> None:
         try:

@@ -38,11 +38,8 @@ def _runs_plans(config: ModelConfig) -> bool:
 
 
 def check_limits(config: ModelConfig, limits: Limits) -> None:
-    """Refuse a complete configuration that asks for more than ``limits`` allow.
-
-    Raises:
-        InvalidArgumentError: what is too much, what is allowed, and the flag that allows more.
-    """
+    """Raise ``InvalidArgumentError`` if a complete configuration asks for more than ``limits`` allow: what is too much,
+    what is allowed, and the flag."""
     for field, what, asked in _demands(config):
         allowed = getattr(limits, field)
         if asked > allowed:

@@ -62,11 +62,9 @@ class InstanceSet:
         return list(self._present.values())
 
     def prepare(self, config: ModelConfig, cancelled: Callable[[], bool] = lambda: False) -> InstanceChange:
-        """Make what ``config`` asks for and is not there. ``config`` is complete.
+        """Make what ``config``, which is complete, asks for and is not there; none is left open if this raises.
 
-        Raises:
-            RepoAgentError: one of them cannot be made; none of those that were made is left open.
-            CancelledError: ``cancelled`` became true between two of them.
+        Raises what the model raises, and ``CancelledError`` if ``cancelled`` became true between two of them.
         """
         wanted = {
             (spec, _without_count(group)): (group, spec)

@@ -371,11 +371,7 @@ class ModelBuilder:
 
 
 def _refuse_unsupported(name: str, config: ModelConfig) -> None:
-    """Refuse what would otherwise be ignored without a word and change answers.
-
-    Raises:
-        UnsupportedError: the configuration asks for such a thing.
-    """
+    """Raise ``UnsupportedError`` for what would otherwise be ignored without a word and change answers."""
     asked = {
         "reshape with ragged batches": RaggedJoiner.needed(config) and Reshaper.of(config) is not None,
         "ragged batches with sequence_batching": RaggedJoiner.needed(config) and config.HasField("sequence_batching"),

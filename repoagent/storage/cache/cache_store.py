@@ -44,12 +44,7 @@ class CacheStore:
     """The layout on disk. It takes locks only where a docstring states it; all else is the caller's lock."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directories and remove what killed builders left.
-
-        Raises:
-            InvalidArgumentError: ``path`` is another user's, or others can write to it.
-            UnavailableError: it cannot be created.
-        """
+        """Create the directories and remove what killed builders left. Raises as :func:`private_root` does."""
         self.path = path = private_root(path, purpose="cache")
         self._objects = private_directory(path / "objects", purpose="cache")
         self._meta = private_directory(path / "meta", purpose="cache")
@@ -62,11 +57,7 @@ class CacheStore:
         return self.blobs.is_there() and all(path.is_dir() for path in (self._objects, self._meta, self._locks))
 
     def check(self) -> None:
-        """Refuse a cache in which nothing could be kept, a full disk apart: that may pass.
-
-        Raises:
-            UnavailableError: this user cannot write to it.
-        """
+        """Raise ``UnavailableError`` if this user cannot write to the cache. A full disk is fine: that may pass."""
         for path in (self._objects, self._meta, self._locks):
             if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
                 raise UnavailableError(

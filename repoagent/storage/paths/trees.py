@@ -23,16 +23,9 @@ _TOO_DEEP: Final = frozenset({errno.EMFILE, errno.ENAMETOOLONG})
 def remove_tree(path: Path, *, wipe: bool = False, keep: str | None = None) -> None:
     """Remove ``path`` and all below it; fine if it is not there. Links are removed, never followed.
 
-    Everything that can go goes, even if something cannot.
-
-    Args:
-        path: A directory.
-        wipe: Truncate each file first, so that its pages are freed even if someone has it open. Overwriting would
-            add nothing on a memory filesystem and promise too much on a disk.
-        keep: The name of a file directly in ``path`` that goes last, when all else is gone.
-
-    Raises:
-        InternalError: something is left.
+    Everything that can go goes, even if something cannot: then this raises ``InternalError``. ``wipe`` truncates each
+    file first, so that its pages are freed even if someone has it open; overwriting would add nothing on a memory
+    filesystem and promise too much on a disk. ``keep`` names a file directly in ``path`` that goes last.
     """
     if not path.exists():
         return
@@ -93,10 +86,8 @@ def _lift_from(top: int, fd: int, levels: int) -> bool:
 def tree_size(path: Path, *, shared: bool = True) -> int:
     """The size in bytes of all files below ``path``; files that vanish meanwhile count as empty.
 
-    With ``shared`` false, files that have another name elsewhere (hard links) count as empty, too.
-
-    Raises:
-        UnsafePathError: there are too many directories in one another.
+    With ``shared`` false, files that have another name elsewhere (hard links) count as empty, too. Raises
+    ``UnsafePathError`` if there are too many directories in one another.
     """
     total = 0
     above = str(path).count("/")
@@ -122,11 +113,8 @@ def sync_tree(path: Path) -> None:
 
 
 def make_read_only(path: Path) -> None:
-    """Take write permission from all below ``path``; ``path`` itself stays writable, so that it can be renamed.
-
-    Raises:
-        UnsafePathError: there is a link or a special file.
-    """
+    """Take write permission from all below ``path``; itself it stays writable, so that it can be renamed. Raises
+    ``UnsafePathError`` for a link or a special file."""
     for directory, names, files, fd in os.fwalk(path, topdown=False):
         for name in (*names, *files):
             mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode

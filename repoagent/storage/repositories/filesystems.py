@@ -37,15 +37,11 @@ class RemoteCalls:
         self._end: float | None = None
 
     def run(self, call: Callable[[], T], *, limited: bool) -> T:
-        """The result of ``call``, or what it raises.
+        """The result of ``call``, or what it raises; it may be left behind on its thread.
 
-        Args:
-            call: May be left behind on its thread.
-            limited: Whether it may take no longer than the limit. Downloads take as long as bytes arrive: the time
-                limits of their sockets apply. Those too are given up when the server stops.
-
-        Raises:
-            UnavailableError: the store did not answer in time, has not for a while, or the server stops.
+        A ``limited`` call gets the store's limit. Others, downloads, take as long as bytes arrive, by the limits of
+        their sockets; those too are given up when the server stops. Raises ``UnavailableError`` then, or if the store
+        does not answer in time or has not for a while.
         """
         self._admit()
         one = _Call(call)

@@ -56,11 +56,8 @@ _TAGS: Final = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "blob_i
 
 
 def list_directories(fs: Any, root: str) -> list[str]:
-    """The sorted names of the directories directly in ``root``, hidden ones left out. One listing.
-
-    Raises:
-        FileNotFoundError: there is no ``root``; other filesystem errors as they come.
-    """
+    """The sorted names of the directories directly in ``root``, hidden ones left out. One listing. Raises the
+    filesystem's errors, ``FileNotFoundError`` without ``root``."""
     if is_local(fs):
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())

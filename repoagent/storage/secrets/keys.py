@@ -31,12 +31,9 @@ _EXEC_SECONDS: Final = 30.0
 
 
 def builtin_providers(*, commands: bool = False, largest: int = _LARGEST) -> dict[str, KeyProvider]:
-    """The providers that need no plug-in, by scheme.
+    """The providers that need no plug-in, by scheme; no file or program gives more than ``largest`` bytes.
 
-    Args:
-        commands: Whether ``exec:`` runs programs. A writer of references can then run one as the server, so it
-            is refused unless the operator states otherwise.
-        largest: The most bytes of a file, or of what a program writes.
+    Without ``commands``, ``exec:`` is refused: a writer of references could run any program as the server.
     """
     run = _CommandProvider(largest) if commands else _refuse_command
     return {"env": _from_environment, "file": partial(_from_file, limit=largest), "exec": run}

@@ -82,12 +82,7 @@ class ReceivedRanges:
             self._changed.notify_all()
 
     def wait(self, chunk: int) -> int:
-        """Wait for ``chunk``; its length.
-
-        Raises:
-            CancelledError: the download was given up.
-            BaseException: what a reader failed with.
-        """
+        """Wait for ``chunk``; its length. Raises ``CancelledError``, or what a reader failed with."""
         with self._changed:
             while not self._into.has(chunk):
                 if self._error is not None:

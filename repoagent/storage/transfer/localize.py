@@ -170,11 +170,7 @@ def bring_privately(
 
 
 def check_unchanged(root: str, before: Sequence[FileEntry], after: Sequence[FileEntry]) -> None:
-    """Compare two listings.
-
-    Raises:
-        UnavailableError: they differ.
-    """
+    """Raise ``UnavailableError`` if the listings differ."""
     if fingerprint_of(before) != fingerprint_of(after):
         changed = sorted({entry.path for entry in set(before) ^ set(after)})
         raise UnavailableError(f"{root} changed while it was copied ({', '.join(changed[:3])}); load it again")

@@ -35,15 +35,10 @@ class PartialFile:
     """
 
     def __init__(self, path: Path, about: str, *, provable: bool) -> None:
-        """Continue what is at ``path`` if it is about the same file, else begin.
+        """Continue what is at ``path``, in a directory for unfinished files only, if it is about the same file, else
+        begin.
 
-        Args:
-            path: In a directory for unfinished files only.
-            about: What identifies the content as far as it is known.
-            provable: Whether the whole will be compared with a digest.
-
-        Raises:
-            OSError: it cannot be written to.
+        ``about`` identifies the content as far as it is known; ``provable``: the whole will be compared with a digest.
         """
         self.path: Final = path
         self._marks_path, self._about_path = (path.with_name(path.name + ending) for ending in ENDINGS)

@@ -35,11 +35,7 @@ class Digester:
             state.update(content)
 
     def sha256(self, name: str) -> str:
-        """The SHA-256 of all, in hexadecimal digits.
-
-        Raises:
-            WrongDigestError: the file ``name`` has not the expected digest.
-        """
+        """The SHA-256 of all, in hexadecimal; ``WrongDigestError`` if the file ``name`` has not the expected digest."""
         algorithm, _, expected = self._expected.partition(":")
         if expected and self._states[algorithm].hexdigest() != expected:
             found = self._states[algorithm].hexdigest()
@@ -48,11 +44,7 @@ class Digester:
 
 
 def check_digest(text: str, what: str) -> str:
-    """``text`` if it is a digest.
-
-    Raises:
-        InvalidArgumentError: it is not; ``what`` states whose.
-    """
+    """``text`` if it is a digest, else ``InvalidArgumentError``; ``what`` states whose."""
     algorithm, _, digest = text.partition(":")
     if len(digest) != _LENGTHS.get(algorithm) or not re.fullmatch(r"[0-9a-f]*", digest):
         raise InvalidArgumentError(
@@ -214,12 +206,8 @@ def web_opener(client: WebClient, url: str, headers: Callable[[bool], Mapping[st
 
 
 def web_status(client: WebClient, url: str) -> tuple[int | None, str]:
-    """The size and the tag of a file on a web server, as far as it reports them.
-
-    Raises:
-        WebError: the server does not answer, or has no such file.
-        OSError: likewise.
-    """
+    """The size and the tag of a file on a web server, as far as it reports them. Raises ``WebError`` or ``OSError``
+    without an answer, or such a file."""
     with client.get(url, headers={"Range": "bytes=0-0"}) as response:
         stream = _WebStream(response, 0)
         return stream.size, stream.tag

@@ -34,11 +34,7 @@ class FileLock:
         return self._fd
 
     def acquire(self, *, shared: bool = False, cancelled: Callable[[], bool] | None = None) -> None:
-        """Wait for the lock, which must not be held by this object yet.
-
-        Raises:
-            CancelledError: ``cancelled()`` became true while waiting.
-        """
+        """Wait for the lock, which this object must not hold yet; ``CancelledError`` if ``cancelled()`` became true."""
         if cancelled is None:
             while not self._lock(shared, blocking=True):
                 continue
@@ -59,11 +55,7 @@ class FileLock:
             self.release()
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if no one holds it against us.
-
-        Raises:
-            OSError: the lock's directory is gone.
-        """
+        """Take the lock if no one holds it against us; ``OSError`` if the lock's directory is gone."""
         return self._lock(shared, blocking=False)
 
     def release(self) -> None:

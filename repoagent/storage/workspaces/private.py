@@ -36,11 +36,7 @@ def private_root(path: Path, *, purpose: str) -> Path:
 
 
 def check_parents(path: Path, *, purpose: str) -> None:
-    """Refuse the parents of ``path`` as :func:`private_root` does; ``path`` itself need not be there.
-
-    Raises:
-        InvalidArgumentError: a parent belongs to another user.
-    """
+    """Refuse what :func:`private_root` refuses of the parents of ``path``, which need not be there itself."""
     _check_owners(path, purpose)
     _warn_of_parents(path, path.parent.resolve() / path.name, purpose)
 
@@ -110,15 +106,10 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def private_directory(path: Path, *, purpose: str) -> Path:
-    """Create ``path`` with mode 0700 if need be, and refuse one that another user owns or could write to.
+    """Create ``path``, and its parents, with mode 0700 if need be; ``purpose`` begins the message of an error.
 
-    Args:
-        path: Its parents are created too.
-        purpose: What it is for, e.g. ``"workspace"``; the start of the message.
-
-    Raises:
-        InvalidArgumentError: it is not a directory, a link, someone else's, or writable for others.
-        UnavailableError: it cannot be created.
+    Raises ``InvalidArgumentError`` for a link, no directory, someone else's, or one that others can write to, and
+    ``UnavailableError`` if it cannot be created.
     """
     try:
         with contextlib.suppress(FileExistsError):  # What is there instead is reported below.

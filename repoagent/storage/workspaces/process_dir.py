@@ -39,11 +39,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def check_space(path: Path, needed: int, *, what: str, taken: int = 0, free: int | None = None) -> None:
-    """Refuse what will not fit.
-
-    Raises:
-        UnavailableError: ``path`` has less than ``needed`` bytes free, ``taken`` subtracted.
-    """
+    """Raise ``UnavailableError`` if ``path`` has less than ``needed`` bytes free, ``taken`` subtracted."""
     available = None if free is None else max(0, free - taken)
     if available is not None and available < needed:
         promised = f" ({taken} more are reserved by other loads)" if taken else ""
@@ -60,11 +56,7 @@ class DiskSpace:
         self._reserved: dict[Path, int] = {}
 
     def reserve(self, directory: Path, size: int, *, what: str) -> None:
-        """Promise ``size`` bytes to ``directory``, which may hold some of them already.
-
-        Raises:
-            UnavailableError: there is less than that.
-        """
+        """Promise ``size`` bytes to ``directory``, which may hold some already; ``UnavailableError`` without room."""
         with self._lock:
             taken = sum(self._outstanding(other) for other in self._reserved if other != directory)
             check_space(self._path, size, what=what, taken=taken, free=self._free(self._path))
@@ -90,10 +82,7 @@ class ProcessDirectory:
 
     def __init__(self, root: Path, *, wipe: bool) -> None:
         """Create it. ``root`` must be a private directory; ``wipe`` is how :func:`remove_tree` removes it.
-
-        Raises:
-            UnavailableError: it cannot be created.
-        """
+        ``UnavailableError`` if it cannot be created."""
         self._wipe = wipe
         self._pid = os.getpid()
         self.path = root / f"{self._pid}-{secrets.token_hex(8)}"
@@ -122,11 +111,8 @@ class ProcessDirectory:
         return [self._alive.fileno(), *self._guards]
 
     def close(self) -> None:
-        """Remove the directory, then let go of the lock. Does nothing in a forked child.
-
-        Raises:
-            InternalError: something is left; the next start tries again.
-        """
+        """Remove the directory, then let go of the lock; ``InternalError`` if something is left, which the next start
+        tries again. Does nothing in a forked child."""
         if os.getpid() != self._pid or not self._alive.held:
             return
         try:
@@ -214,12 +200,8 @@ class ProcessRoot:
         self._complained = False
 
     def open(self) -> tuple[Path, DiskSpace]:
-        """Where to put things and how much room there is.
-
-        Raises:
-            InvalidArgumentError: the root is another user's, or others can write to it.
-            UnavailableError: the directory cannot be created, or the root has become unusable since it was.
-        """
+        """Where to put things and how much room there is. Raises ``InvalidArgumentError`` if others can write to the
+        root, and ``UnavailableError`` if it has become unusable, or the directory cannot be created."""
         with self._lock:
             if self._opened is None:
                 self._opened = self._made()

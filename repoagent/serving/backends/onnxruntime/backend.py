@@ -153,11 +153,7 @@ class OnnxRuntimeModel(BackendModel):
         self._batching = config.max_batch_size > 0
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeRunner:
-        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
-
-        Raises:
-            UnsupportedError: the instance is to run on a GPU, and ONNX Runtime cannot use it.
-        """
+        """As :meth:`BackendModel.create_instance`; ``UnsupportedError`` if ONNX Runtime cannot use the GPU."""
         place = device_of(spec)
         with self._lock:
             if (opened := self._sessions.get(place)) is None:
@@ -196,11 +192,8 @@ _ZIPMAP: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)
 
 
 def signature_of(session: Any) -> Signature:
-    """Read an ``onnxruntime.InferenceSession``. Outputs that no protocol can carry are left out.
-
-    Raises:
-        UnsupportedError: an input, or every output, is not a plain tensor of a type that the protocol knows.
-    """
+    """Read an ``onnxruntime.InferenceSession``. Outputs that no protocol can carry are left out; ``UnsupportedError``
+    if all outputs, or an input, are such."""
     nodes = session.get_outputs()
     return Signature(
         tuple(map(_info, session.get_inputs())),
@@ -265,11 +258,7 @@ class OnnxRuntimeBackend:
         self._providers = GpuProviders(libraries, Path(cache) if cache else None)
 
     def gpus(self) -> Sequence[int]:
-        """See :class:`~repoagent.serving.instances.backend.Backend`: those of ONNX Runtime's GPU providers.
-
-        Raises:
-            UnsupportedError: a provider's library cannot be loaded.
-        """
+        """The devices of ONNX Runtime's GPU providers; ``UnsupportedError`` if a library cannot be loaded."""
         return self._providers.gpus()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles, version: int) -> None:
@@ -310,11 +299,7 @@ class OnnxRuntimeBackend:
 
 
 def _libraries(text: str) -> dict[str, Path]:
-    """Read ``NAME=PATH:NAME=PATH``.
-
-    Raises:
-        InvalidArgumentError: it is something else.
-    """
+    """Read ``NAME=PATH:NAME=PATH``; raises ``InvalidArgumentError`` for another form."""
     libraries = {}
     for one in filter(None, text.split(":")):
         name, _, path = one.partition("=")

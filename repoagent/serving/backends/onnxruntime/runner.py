@@ -45,11 +45,8 @@ class Placer:
     def targets(
         self, inputs: Mapping[str, Tensor], names: Sequence[str], places: Mapping[str, OutputPlace]
     ) -> dict[str, Array]:
-        """The arrays in ``places`` for those of the outputs ``names`` that can and should be made there.
-
-        Raises:
-            InvalidArgumentError: a place is gone.
-        """
+        """The arrays in ``places`` for those of the outputs ``names`` that can and should be made there;
+        ``InvalidArgumentError`` if a place is gone."""
         if not self._plain or not inputs:
             return {}
         batch = next(iter(inputs.values())).array.shape[:1] if self._batching else ()
@@ -67,11 +64,8 @@ class Placer:
     def run(
         session: Any, inputs: Mapping[str, Tensor], names: Sequence[str], targets: Mapping[str, Array], options: Any
     ) -> list[Array]:
-        """Run ``session``; the outputs ``names``, those of ``targets`` in them.
-
-        Raises:
-            Exception: whatever ONNX Runtime raises, also if an output has another shape than its target.
-        """
+        """Run ``session``; the outputs ``names``, those of ``targets`` in them. Raises what ONNX Runtime raises, also
+        if an output has another shape than its target."""
         binding = session.io_binding()
         arrays = {name: np.ascontiguousarray(tensor.array) for name, tensor in inputs.items()}
         for name, array in arrays.items():
@@ -110,11 +104,7 @@ def _map(function: Any, array: Array) -> Array:
 
 
 def bytes_to_text(name: str, array: Array) -> Array:
-    """An array of ``str`` from one of ``bytes``: the string tensors of ONNX hold UTF-8 text.
-
-    Raises:
-        InvalidArgumentError: an element is not UTF-8.
-    """
+    """An array of ``str`` from one of ``bytes``, which has to be UTF-8: the string tensors of ONNX hold such text."""
     try:
         return _map(_decode, array)
     except UnicodeDecodeError as error:

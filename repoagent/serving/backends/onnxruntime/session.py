@@ -67,36 +67,22 @@ class GpuProviders:
 
     @property
     def names(self) -> Sequence[str]:
-        """Those that are here, the preferred one first.
-
-        Raises:
-            UnsupportedError: a library cannot be loaded.
-        """
+        """Those that are here, the preferred one first; raises ``UnsupportedError`` if a library cannot be loaded."""
         for name, path in self._libraries.items():
             _register(name, path)
         available = {*onnxruntime.get_available_providers(), *self._libraries}
         return [name for name in (*_PREFERRED, *self._libraries) if name in available]
 
     def gpus(self) -> Sequence[int]:
-        """The devices of the preferred provider; empty if there is none.
-
-        Raises:
-            UnsupportedError: a library cannot be loaded.
-        """
+        """The devices of the preferred provider; none without one. Raises as :attr:`names` does."""
         names = self.names
         return range(len(_devices(names[0]))) if names else ()
 
     def choose(self, config: ModelConfig, device: int, digest: str) -> list[Choice]:
-        """What a session of ``config`` uses on ``device``; the CPU does the rest.
+        """What a session of ``config`` uses on ``device``, one of :meth:`gpus`; the CPU does the rest.
 
-        Args:
-            config: A model's.
-            device: One of :meth:`gpus`.
-            digest: Of the model's file: what was built for it lies under that name.
-
-        Raises:
-            UnsupportedError: the configuration names a provider that is not here.
-            InvalidArgumentError: it gives a parameter that is not for a model.
+        What is built for the model's file lies under its ``digest``. Raises ``UnsupportedError`` for a provider that is
+        not here, and ``InvalidArgumentError`` for a parameter that is not for a model.
         """
         here = self.names
         if not here:
@@ -143,11 +129,8 @@ def _parameters(model_name: str, name: str, given: Mapping[str, str]) -> dict[st
 
 
 def _register(name: str, path: Path) -> None:
-    """Load the library of a provider; once per process, as it stays loaded.
-
-    Raises:
-        UnsupportedError: it cannot be loaded, another one has the name, or it has a provider of another name.
-    """
+    """Load the library of a provider, once per process, as it stays loaded. Raises ``UnsupportedError`` if it cannot be
+    loaded, or has a provider of another name, or another library has ``name``."""
     with _lock:
         known = _registered.get(name)
         if known == str(path):
@@ -183,11 +166,8 @@ def _devices(name: str) -> list[Any]:
 
 
 def check_used(config: ModelConfig, session: Any, choices: Sequence[Choice]) -> None:
-    """Refuse a session that does without what was chosen: ONNX Runtime goes on with the CPU, and only logs that.
-
-    Raises:
-        UnsupportedError: it does.
-    """
+    """Raise ``UnsupportedError`` for a session that does without what was chosen: ONNX Runtime goes on with the CPU,
+    and only logs that."""
     used = session.get_providers()
     missing = [choice.name for choice in choices if choice.name not in used]
     if missing:
@@ -272,12 +252,8 @@ class OpenSession(NamedTuple):
 def open_session(
     config: ModelConfig, files: ModelFiles, version: int, options: Any, choices: Sequence[Choice] = ()
 ) -> OpenSession:
-    """A session of ONNX Runtime for ``version``; without ``choices`` on the CPU.
-
-    Raises:
-        UnavailableError: the model's file is missing.
-        RepoAgentError: ONNX Runtime refuses the model.
-    """
+    """A session of ONNX Runtime for ``version``; without ``choices`` on the CPU. Raises ``UnavailableError`` if the
+    model's file is missing, and others if ONNX Runtime refuses it."""
     directory, path = model_file(config, files, version)
     neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
     if neighbours and not isinstance(files, MemoryFiles):

@@ -117,13 +117,8 @@ class PythonBackend:
         self._core = core
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles, version: int) -> None:
-        """Let the model's ``auto_complete_config``, if it has one, fill in what ``config`` leaves open.
-
-        It runs where the model is going to run.
-
-        Raises:
-            InternalError: the file cannot be run, or the function raised.
-        """
+        """Let the model's ``auto_complete_config`` fill in what ``config`` leaves open, where the model is going to
+        run. Raises ``InternalError`` if the file cannot be run, or the function raised."""
         context, path = self._context(config, files, version)
         given = json.dumps(write_json(config))
         if runs_in_process_of_its_own(config, self._settings):
@@ -209,11 +204,8 @@ class PythonModel(BackendModel):
         return self._readiness.ready()
 
     def create_instance(self, spec: InstanceSpec) -> BackendInstance:
-        """Run the file again and initialise a model of its class.
-
-        Raises:
-            InternalError: the file or ``initialize`` raised, or their process ended.
-        """
+        """Run the file again and initialise a model of its class. Raises ``InternalError`` if either raised, or their
+        process ended."""
         arguments = {
             "model_config": self._json,
             "model_instance_kind": spec.kind,

@@ -52,11 +52,7 @@ class PythonSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "PythonSettings":
-        """Read the part of ``backend_config`` that is the Python backend's.
-
-        Raises:
-            InvalidArgumentError: a value makes no sense.
-        """
+        """Read the Python backend's part of ``backend_config``; ``InvalidArgumentError`` for a senseless value."""
         warn_of_unknown("python", settings, ("execution", _GRACE, _READY, _SPIN, _AHEAD, _PLACES))
         mode = settings.get("execution", "in-process")
         if mode not in (*_MODES, _FORCED):
@@ -96,11 +92,8 @@ def _count(settings: Mapping[str, str], name: str, default: int, least: int, mos
 
 
 def runs_in_process_of_its_own(config: ModelConfig, settings: PythonSettings) -> bool:
-    """What ``EXECUTION`` states; a model with an interpreter of its own can run nowhere else.
-
-    Raises:
-        InvalidArgumentError: it states something else, or the model's name is not one for processes.
-    """
+    """What ``EXECUTION`` states; a model with an interpreter of its own can run nowhere else. Raises
+    ``InvalidArgumentError`` for another value, or if the model's name is not one for processes."""
     own = _asks_for_process(config, settings)
     if own and (found := _REFUSED.search(config.name)):
         raise InvalidArgumentError(
@@ -140,12 +133,9 @@ def environment_of(config: ModelConfig) -> str:
 
 
 def program_for(config: ModelConfig, model_directory: Path, environments: Sequence[Path] = ()) -> Program:
-    """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``.
-
-    Raises:
-        InvalidArgumentError: there is no interpreter, or it lies neither in the model nor in ``environments``.
-        UnsupportedError: the environment is an archive.
-    """
+    """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``. Raises
+    ``InvalidArgumentError`` if there is none, or outside of the model and ``environments``, and ``UnsupportedError``
+    for an archive."""
     environment = dict(os.environ)
     interpreter = sys.executable
     if named := environment_of(config):

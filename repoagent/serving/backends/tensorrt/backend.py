@@ -59,11 +59,8 @@ class TensorRtModel(BackendModel):
         self._engines[device] = engine
 
     def engine(self, device: int) -> "TensorRtEngine":
-        """The engine on ``device``; opened if need be, which reads the plan again.
-
-        Raises:
-            UnavailableError: the model has been unloaded.
-        """
+        """The engine on ``device``; opened if need be, which reads the plan again. Raises ``UnavailableError`` if the
+        model has been unloaded."""
         with self._lock:
             if self._closed:
                 raise UnavailableError("the model has been unloaded")
@@ -73,13 +70,8 @@ class TensorRtModel(BackendModel):
             return engine
 
     def create_instance(self, spec: InstanceSpec) -> TensorRtRunner:
-        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
-
-        Raises:
-            UnsupportedError: the instance is not to run on a GPU.
-            InvalidArgumentError: the plan has no profile that the instance's group names.
-            UnavailableError: the device has not enough memory.
-        """
+        """As :meth:`BackendModel.create_instance`. Raises ``UnsupportedError`` without a GPU, ``InvalidArgumentError``
+        if the plan has no profile that the group names, and ``UnavailableError`` without memory on the device."""
         if spec.kind != "GPU":
             raise UnsupportedError(f"instance '{spec.name}' has kind {spec.kind}, and a TensorRT plan runs on a GPU")
         engine = self.engine(spec.device_id)
@@ -111,11 +103,7 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "Settings":
-        """Read them.
-
-        Raises:
-            InvalidArgumentError: a value makes no sense.
-        """
+        """Read them; raises ``InvalidArgumentError`` for a value that makes no sense."""
         host_code = str(settings.get("allow-host-code", "false")).lower()
         if host_code not in ("true", "false"):
             raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
@@ -153,11 +141,7 @@ class TensorRtBackend:
         self._lock = threading.Lock()
 
     def gpus(self) -> Sequence[int]:
-        """See :class:`~repoagent.serving.instances.backend.Backend`.
-
-        Raises:
-            UnsupportedError: no plan can run on this machine; the message states why.
-        """
+        """As :meth:`Backend.gpus`; ``UnsupportedError`` states why no plan can run on this machine."""
         return self._found().gpus
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:

@@ -50,11 +50,8 @@ class TensorRtRunner(BatchRunner):
         graphs: GraphRule | None = None,
         max_rows: int = 0,
     ) -> None:
-        """``max_rows``: of the largest batch; memory for it is reserved now. 0: the profiles decide.
-
-        Raises:
-            UnavailableError: the device has not enough memory.
-        """
+        """``max_rows``: of the largest batch, whose memory is reserved now; 0: the profiles decide. Raises
+        ``UnavailableError`` if the device has not enough."""
         self.depth = depth
         self.capabilities = Capability.OVERLAPS if depth > 1 else Capability.NONE
         self._device = device

@@ -41,12 +41,8 @@ class Describing(Protocol):
 def signature_of(engine: Describing, *, batching: bool) -> Signature:
     """The inputs and outputs of ``engine``.
 
-    Of a model that batches, a shape tensor has no batch dimension: one is put before its own, as the configuration
-    has none either.
-
-    Raises:
-        UnsupportedError: a tensor has elements that no request can carry.
-        InvalidArgumentError: a tensor has a name that cannot be printed.
+    Of a model that batches, a shape tensor has no batch dimension: one is put before its own, as the configuration has
+    none either. Raises if no request can carry a tensor, or its name cannot be printed.
     """
     return Signature(_infos(engine.tensors, True, batching), _infos(engine.tensors, False, batching))
 
@@ -78,11 +74,7 @@ def batchable(engine: Describing) -> bool:
 
 
 def check_shape_tensors(config: ModelConfig, engine: Describing) -> None:
-    """Refuse a configuration that takes a shape tensor for another one, or the other way round.
-
-    Raises:
-        InvalidArgumentError: ``is_shape_tensor`` disagrees with the plan.
-    """
+    """Raise ``InvalidArgumentError`` if ``is_shape_tensor`` of the configuration disagrees with the plan."""
     on_host = {spec.name: spec.on_host for spec in engine.tensors}
     tensors: list[Any] = [*config.input, *config.output]
     for item in tensors:
@@ -95,11 +87,7 @@ def check_shape_tensors(config: ModelConfig, engine: Describing) -> None:
 
 
 def check_batch_size(config: ModelConfig, engine: Describing, profiles: Sequence[int]) -> None:
-    """Refuse a ``max_batch_size`` that no profile allows.
-
-    Raises:
-        InvalidArgumentError: requests of that size could never run.
-    """
+    """Raise ``InvalidArgumentError`` for a ``max_batch_size`` that no profile allows: such requests could never run."""
     if not config.max_batch_size:
         return
     most = max((most_rows(engine, engine.profiles[index]) for index in profiles), default=0)

@@ -31,11 +31,8 @@ class GraphRule:
 
     @classmethod
     def of(cls, config: "ModelConfig") -> "GraphRule | None":
-        """The rule that ``config`` asks for; None if it wants no graphs.
-
-        Raises:
-            UnsupportedError: it asks for a graph that serves smaller batches as well.
-        """
+        """The rule that ``config`` asks for; None if it wants no graphs. Raises ``UnsupportedError`` for a graph that
+        serves smaller batches as well."""
         cuda = config.optimization.cuda
         if not cuda.graphs:
             return None
@@ -57,10 +54,8 @@ class GraphRule:
     def capture(self, device: "CudaDevice", stream: "CudaStream", context: "TensorRtContext") -> "CudaGraph | None":
         """What ``context`` has just done, as a graph; None if it cannot be captured, which is logged once.
 
-        Only behind a run of the same shapes: the first run after they have changed does more than later ones.
-
-        Raises:
-            InternalError: that run has failed.
+        Only behind a run of the same shapes: the first run after they have changed does more than later ones. Raises
+        ``InternalError`` if that run has failed.
         """
         stream.synchronize()
         problem: RepoAgentError | None = None
@@ -155,11 +150,8 @@ class Slot:
             undo.pop_all()
 
     def put_shape(self, spec: TensorSpec, values: Array) -> int:
-        """Write the values of a shape tensor to where the engine reads them; the address.
-
-        Raises:
-            InvalidArgumentError: there are more of them than any shape has.
-        """
+        """Write the values of a shape tensor to where the engine reads them; the address. Raises
+        ``InvalidArgumentError`` if there are more of them than any shape has."""
         kind = spec.element.numpy
         assert kind is not None, "the signature refuses elements that no array holds"
         if values.size * kind.itemsize > _SHAPE_BYTES:
@@ -172,11 +164,7 @@ class Slot:
         return self._layouts.get(key)
 
     def lay_out(self, key: Any, profile: int, shapes: Mapping[str, Shape], context: "TensorRtContext") -> Layout:
-        """Make room for a run of these shapes, which ``context`` was given, and remember it under ``key``.
-
-        Raises:
-            UnavailableError: there is not enough memory.
-        """
+        """Make room, under ``key``, for a run of the shapes of ``context``; ``UnavailableError`` without memory."""
         made = {spec.name: context.shape_of(spec.name) for spec in self._outputs}
         self._fit({**shapes, **made})
         for name, shape in made.items():

@@ -120,11 +120,7 @@ running: Final[ContextVar[ModelContext]] = ContextVar("repoagent_python_model")
 
 
 def current() -> ModelContext:
-    """The model that the calling thread works for.
-
-    Raises:
-        TritonModelException: it works for none.
-    """
+    """The model that the calling thread works for; raises ``TritonModelException`` if there is none."""
     try:
         return running.get()
     except LookupError:

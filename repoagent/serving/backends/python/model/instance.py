@@ -218,11 +218,7 @@ class PythonInstance(BackendInstance):
             logger.error("model '%s' rescheduled a request that it had answered", self._context.model_name)
 
     def _responses(self, result: Any, count: int) -> Sequence[Any]:
-        """One for each of ``count`` requests.
-
-        Raises:
-            InternalError: ``result`` is not what ``execute`` may return.
-        """
+        """One for each of ``count`` requests; raises ``InternalError`` unless ``execute`` may return ``result``."""
         if result is None:
             return [None] * count
         if self._decoupled:
@@ -274,10 +270,7 @@ class PythonInstance(BackendInstance):
 def completed(path: Path, context: ModelContext, config: str, *, alone: bool = False) -> dict[str, Any] | None:
     """What ``auto_complete_config`` makes of a configuration in JSON; None if the model has no such function.
 
-    ``alone``: see :func:`import_model`.
-
-    Raises:
-        InternalError: the file cannot be run, or the function raised.
+    ``alone``: see :func:`import_model`. Raises ``InternalError`` if the file cannot be run, or the function raised.
     """
     imported = import_model(path, context, alone=alone)
     try:
@@ -292,10 +285,7 @@ def started(
 ) -> PythonInstance:
     """An instance of a model whose ``initialize`` has been called with ``arguments``.
 
-    ``alone``: see :func:`import_model`.
-
-    Raises:
-        InternalError: the file or ``initialize`` raised.
+    ``alone``: see :func:`import_model`. Raises ``InternalError`` if the file or ``initialize`` raised.
     """
     imported = import_model(path, context, alone=alone)
     try:

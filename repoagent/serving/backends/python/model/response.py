@@ -177,12 +177,8 @@ class InferenceResponse:
 
 
 def checked_tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
-    """A list of tensors that a model gives as ``what``.
-
-    Raises:
-        TypeError: it has something else.
-        TritonModelException: one of them is None.
-    """
+    """A list of tensors that a model gives as ``what``; raises ``TypeError`` for anything else in it, and
+    ``TritonModelException`` for None."""
     if not isinstance(given, Sequence | Set):
         raise TypeError(f"{what} must be a list of pb_utils.Tensor, found {type(given).__name__}")
     for item in given:
@@ -194,11 +190,8 @@ def checked_tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
 
 
 def checked_parameters(parameters: Mapping[str, ParameterValue] | None) -> dict[str, ParameterValue]:
-    """The parameters that a model gives; what clients and other kinds of models give may have floats besides.
-
-    Raises:
-        TritonModelException: they are no mapping, or a name or a value is of another type.
-    """
+    """The parameters that a model gives; those of clients and of other kinds of models may be floats, too. Raises
+    ``TritonModelException`` for no mapping, or a name or value of another type."""
     if not isinstance(parameters, Mapping | None):
         raise TritonModelException(f"Expect a dict of parameters, got {type(parameters)}")
     for name, value in (parameters or {}).items():

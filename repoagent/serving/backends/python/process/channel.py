@@ -49,11 +49,8 @@ _GONE: Final = frozenset({errno.EBADF, errno.ECONNREFUSED, errno.ECONNRESET, err
 
 
 def send_packet(sock: socket.socket, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
-    """Send ``parts`` as one packet.
-
-    Raises:
-        OSError: it cannot be sent; BlockingIOError: not now, with ``DONT_WAIT``.
-    """
+    """Send ``parts`` as one packet. Raises ``OSError`` if it cannot be sent, ``BlockingIOError`` if not now, with
+    ``DONT_WAIT``."""
     ancillary = []
     if descriptors:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -61,11 +58,7 @@ def send_packet(sock: socket.socket, parts: list[Any], descriptors: Sequence[int
 
 
 def encoded(body: Any) -> str:
-    """The text of a body.
-
-    Raises:
-        TypeError, ValueError: it is not made of plain values.
-    """
+    """The text of a body; raises ``TypeError`` or ``ValueError`` if it is not made of plain values."""
     try:
         return "".join(_pieces(body, 0))
     except RecursionError:
@@ -73,11 +66,7 @@ def encoded(body: Any) -> str:
 
 
 def decoded(text: str) -> Any:
-    """The body of a text.
-
-    Raises:
-        ValueError: it is not that of one body, or is nested too deeply.
-    """
+    """The body of a text; raises ``ValueError`` if it is not that of one body, or is nested too deeply."""
     if text.count("[") + text.count("{") > DEEPEST:
         check_depth(text)
     # json.loads looks for white space around the value as well: a third of its time for a small one.
@@ -287,11 +276,7 @@ class Channel:
         return bool(poller.poll(seconds * 1000))
 
     def send_releases(self) -> None:
-        """Send the blocks that no one reads any more back by themselves, if they are many: no other message may come.
-
-        Raises:
-            PeerGoneError: there is no one to receive them.
-        """
+        """Send many blocks that no one reads any more back by themselves: no other message may come."""
         if self._mapping.should_send_releases():
             self.send(Kind.RELEASE)
 

@@ -93,11 +93,8 @@ class Program(NamedTuple):
 
 
 class ChildProcess:
-    """A process and its two channels. It is started by the constructor. ``limits``: what it may take of the server.
-
-    Raises:
-        OSError, ValueError, subprocess.SubprocessError: it cannot be started.
-    """
+    """A process, which the constructor starts or raises why it cannot, and its two channels. ``limits``: what it may
+    take of the server."""
 
     def __init__(self, program: Program, model_name: str, name: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self._program = program
@@ -160,11 +157,8 @@ class ChildProcess:
                 self._progress.wait_for(lambda: self.has_handled(count))
 
     def send(self, kind: Kind, body: Any, payload: Packer | None = None) -> None:
-        """Send something over the side channel; never waits. Nothing is sent to a child that has gone.
-
-        Raises:
-            OSError: ``payload`` cannot be handed over.
-        """
+        """Send something over the side channel; never waits. Nothing is sent to a child that has gone. Raises
+        ``OSError`` if ``payload`` cannot be handed over."""
         try:
             self.side.send(kind, body, payload)
         except PeerGoneError:

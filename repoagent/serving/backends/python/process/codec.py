@@ -59,11 +59,7 @@ class Packer:
 
 
 def tensors_of(entries: list[Any], memory: Memory) -> dict[str, Tensor]:
-    """Tensors over ``memory``; those of BYTES are copied.
-
-    Raises:
-        ProtocolError: they do not lie there.
-    """
+    """Tensors over ``memory``; those of BYTES are copied. Raises ``ProtocolError`` if they do not lie there."""
     try:
         found = {}
         for name, kind, shape, at, length in entries:
@@ -107,11 +103,7 @@ def request_body(number: int, request: InferRequest, packer: Packer) -> list[Any
 
 
 def request_of(body: list[Any], memory: Memory) -> tuple[int, Asked, bool]:
-    """The number of a :func:`request_body`, what it asks, and whether it is a placeholder.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """Number and content of a :func:`request_body`, whether it is a placeholder; ``ProtocolError`` if it is none."""
     try:
         number, name, version, id_, correlation, flags, priority, timeout, outputs, parameters, tensors = body
         asked = Asked(
@@ -134,11 +126,8 @@ def request_of(body: list[Any], memory: Memory) -> tuple[int, Asked, bool]:
 
 
 def response_body(number: int, response: InferResponse | None, final: int, packer: Packer) -> list[Any]:
-    """A response to the request ``number``; None is an empty end.
-
-    Raises:
-        InternalError: its parameters are none, or an output cannot be written.
-    """
+    """A response to the request ``number``; None is an empty end. Raises ``InternalError`` if its parameters are none,
+    or an output cannot be written."""
     if response is None:
         return [number, final, None]
     if response.error is not None:
@@ -150,11 +139,8 @@ def response_body(number: int, response: InferResponse | None, final: int, packe
 
 
 def response_of(body: list[Any], memory: Memory) -> tuple[int, InferResponse | None, int]:
-    """The number, the response and whether it is the last one; the response's id is for the caller to set.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """The number, the response and whether it is the last one; the response's id is for the caller to set. Raises
+    ``ProtocolError`` for another body."""
     try:
         number, final, content = body
         if content is None:
@@ -187,11 +173,7 @@ def error_body(error: RepoAgentError) -> list[Any]:
 
 
 def error_of(body: list[Any]) -> RepoAgentError:
-    """The error of an :func:`error_body`.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """The error of an :func:`error_body`; raises ``ProtocolError`` for another body."""
     try:
         code, message = body
         if not isinstance(message, str):

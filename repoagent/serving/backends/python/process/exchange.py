@@ -50,10 +50,7 @@ class Exchange:
 
     def take(self, message: Message, answers: list[UnsentAnswer]) -> bool:
         """Note what the process has executed, and add the answers to be sent. True if the message is the last one.
-
-        Raises:
-            ProtocolError: it makes no sense.
-        """
+        Raises ``ProtocolError`` if it makes no sense."""
         if message.kind != Kind.DONE:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:

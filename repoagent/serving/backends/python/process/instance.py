@@ -30,11 +30,8 @@ _SETTLING_SECONDS: Final = 1.0
 
 
 class ProcessInstance(BackendInstance):
-    """A :class:`BackendInstance` whose model runs in a child process: ``child``, which runs nothing yet, to begin with.
-
-    Raises:
-        InternalError: the model in it cannot be started.
-    """
+    """A :class:`BackendInstance` whose model runs in a child process, at first in ``child``, which runs nothing yet.
+    Raises ``InternalError`` if the model cannot be started in it."""
 
     capabilities = Capability.TAKES_SEVERAL | Capability.CLOSES_SLOWLY
 
@@ -164,9 +161,8 @@ class ProcessInstance(BackendInstance):
     def is_ready(self) -> bool:
         """What the model's ``is_ready`` returns; waits for it as long as the process is there.
 
-        Raises:
-            InternalError: it raised, or returned something else.
-            UnavailableError: the process is not there, or ended meanwhile.
+        Raises ``InternalError`` if it raised, or returned something else, and ``UnavailableError`` if the process is
+        gone.
         """
         # Before the process is looked for: the end of that one fails the question.
         number, answer = self.open_requests.ask_ready()

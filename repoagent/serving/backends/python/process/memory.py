@@ -130,12 +130,8 @@ class Arena:
         self._dropped: deque[int] = deque()
 
     def allocate(self, size: int) -> Block:
-        """A block of at least ``size`` bytes.
-
-        Raises:
-            OSError: there is not so much memory, or it is more than is allowed.
-            ClosedError: there is none at all any more.
-        """
+        """A block of at least ``size`` bytes. Raises ``OSError`` if there are not so many, or allowed, and
+        ``ClosedError`` if there is no memory at all any more."""
         block_bytes = _rounded(size)
         with self._lock:
             if self._closed:
@@ -147,11 +143,7 @@ class Arena:
             return Block((segment.number, offset, size), segment.memory)
 
     def release(self, segment_number: int, offset: int) -> None:
-        """Take a block back that no one reads any more.
-
-        Raises:
-            ProtocolError: it was not given out.
-        """
+        """Take a block back that no one reads any more; raises ``ProtocolError`` if it was not given out."""
         with self._lock:
             segment = self._segments.get(segment_number)
             if segment is None or offset not in segment.used:

@@ -70,11 +70,7 @@ class WorkItem:
         """Called when the process can be given others, by the one that began it without waiting."""
 
     def write(self) -> None:
-        """Make ``body``.
-
-        Raises:
-            RepoAgentError, TypeError, ValueError: a request cannot be written.
-        """
+        """Make ``body``; ``RepoAgentError``, ``TypeError`` or ``ValueError`` if a request cannot be written."""
         bodies = [[request_body(*entry, self.packer) for entry in execution] for execution in self._executions]
         self.body = [_models.getEffectiveLevel(), bodies]
 
@@ -89,12 +85,8 @@ class WorkItem:
         return self._returned is not None and len(self._left) > 1
 
     def note(self, number: int, begin_ns: int, end_ns: int) -> None:
-        """That execution has ended.
-
-        Raises:
-            LookupError: it was not given, or had been heard of.
-            TypeError: these are no moments.
-        """
+        """That execution has ended. Raises ``LookupError`` if it was not given, or had been heard of, ``TypeError`` if
+        these are no moments."""
         if type(begin_ns) is not int or type(end_ns) is not int:
             raise TypeError("moments are whole numbers")
         self._executed(self._left.pop(number), begin_ns, end_ns)
@@ -116,11 +108,7 @@ class WorkItem:
         self._returned(places)
 
     def give_back(self, numbers: Sequence[int]) -> None:
-        """These have not been begun and are not going to be.
-
-        Raises:
-            ProtocolError: they were not given, or had been heard of.
-        """
+        """These are not going to be begun; ``ProtocolError`` if they were not given, or had been heard of."""
         ahead = all(number in self._left and number != self.numbers[0] for number in numbers)
         if self._returned is None or len(set(numbers)) < len(numbers) or not ahead:
             raise ProtocolError("requests come back that were not sent ahead")
@@ -198,11 +186,8 @@ class OpenRequests:
         return [number for number in numbers if number in self._open]
 
     def take_back(self, numbers: Sequence[int]) -> None:
-        """The process has not begun these, and is not going to.
-
-        Raises:
-            ProtocolError: they were not given, or have been answered: another process would execute them again.
-        """
+        """The process has not begun these, and is not going to. Raises ``ProtocolError`` if they were not given, or
+        have been answered: another process would execute them again."""
         admitted = self._admitted
         if admitted is None:
             raise ProtocolError("requests come back that were not sent ahead")

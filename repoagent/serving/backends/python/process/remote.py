@@ -75,11 +75,7 @@ class RemoteCore:
         return bool(self.ask("model_ready", [name, version]))
 
     def ask(self, question: str, arguments: list[Any], packer: Packer | None = None) -> Any:
-        """The server's answer.
-
-        Raises:
-            RepoAgentError: it is an error.
-        """
+        """The server's answer, which is raised if it is an error."""
         number = next(self._numbers)
         answer: SimpleQueue[list[Any]] = SimpleQueue()
         self._questions[number] = answer

@@ -187,11 +187,7 @@ def _cost(data: bytes) -> int:
 
 
 def _copies(descriptors: Sequence[int]) -> list[int]:
-    """Copies of all of them.
-
-    Raises:
-        OSError: there is no descriptor left.
-    """
+    """Copies of all of them; raises ``OSError`` if there is no descriptor left."""
     copies: list[int] = []
     try:
         copies.extend(map(os.dup, descriptors))

@@ -52,11 +52,7 @@ class ProcessSpec:
 
 
 def new_child(spec: ProcessSpec, name: str) -> ChildProcess:
-    """A process of a model, in which nothing of the model has been run yet.
-
-    Raises:
-        InternalError: it cannot be started.
-    """
+    """A process, in which nothing of the model has been run yet; ``InternalError`` if it cannot be started."""
     try:
         return ChildProcess(spec.program, spec.model_name, name, spec.limits)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -112,10 +108,7 @@ def _end(child: ChildProcess) -> None:
 
 def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     """What the model's ``auto_complete_config`` makes of ``config``, both JSON; None if there is no such function.
-
-    Raises:
-        InternalError: it failed, or its process ended.
-    """
+    Raises ``InternalError`` if it failed, or its process ended."""
     name = f"{spec.model_name}_autocomplete"
     services = Services(spec.core, OpenRequests(name, spec.model_version), spec.model_name, spec.limits)
     child = new_child(spec, name)
@@ -167,21 +160,13 @@ class Supervisor:
         return bool(self._given_up)
 
     def start(self, child: ChildProcess) -> None:
-        """Begin with ``child``, which runs nothing yet.
-
-        Raises:
-            InternalError: the model in it cannot be started.
-        """
+        """Begin with ``child``, which runs nothing yet; ``InternalError`` if the model cannot be started in it."""
         self._initialize(child)
         if not self._install(child):
             raise InternalError(f"Stub process '{self._name}' is not healthy: {child.post_mortem()}")
 
     def usable(self, gone: ChildProcess | None) -> ChildProcess:
-        """The process, once it is there and not the one that is known to have ``gone``.
-
-        Raises:
-            UnavailableError: it is not going to be.
-        """
+        """The process, once there is another one than ``gone``; ``UnavailableError`` if there is not going to be."""
         with self._state:
             self._await_child(gone, None)
             if self.child in (None, gone):
@@ -215,11 +200,7 @@ class Supervisor:
         )
 
     def _initialize(self, child: ChildProcess) -> None:
-        """Have the model initialised in ``child``.
-
-        Raises:
-            InternalError: that failed; nothing is left of the process.
-        """
+        """Have the model initialised in ``child``; nothing is left of the process if this raises."""
         services = Services(self._spec.core, self._requests, self._spec.model_name, self._spec.limits)
 
         def ended(child: ChildProcess) -> None:
