@@ -104,8 +104,8 @@ class Versions(Roster):
 
         Raises:
             CancelledError: ``cancelled`` became true; they have let go of it.
-            RepoAgentError: one of them died, cannot build it, or is silent long after another one has; the others have
-                let go of it.
+            RepoAgentError: one of them cannot build it, or is silent long after another one has, or all have died; the
+                others have let go of it.
         """
         with self.lock:
             self._next += 1
@@ -122,15 +122,17 @@ class Versions(Roster):
         answers: list[Any] = []
         silent: list[WorkerProcess] = []
         failure: RepoAgentError | None = None
+        ended: RepoAgentError | None = None
         for worker, build in builds:
             try:
                 answers.append(watch.result(build))
             except FutureTimeoutError:
                 silent.append(worker)
                 failure = failure or watch.late(worker.index, model)
-            except Ended as error:
+            except Ended as error:  # If another one can build it, who takes its place does, too.
                 if worker.index != LEAVING:
-                    failure = failure or UnavailableError(f"{error} while it loaded model '{model}'")
+                    handed.deaths += 1
+                ended = UnavailableError(f"{error} while it loaded model '{model}'")
             except RepoAgentError as error:
                 failure = failure or error
         if watch.cancelled:
@@ -142,7 +144,7 @@ class Versions(Roster):
         self.close_version(handed, but=silent)
         if silent:
             self._on_silent(silent)
-        raise failure or InternalError(f"a worker process returned no description of model '{model}'")
+        raise failure or ended or InternalError(f"a worker process returned no description of model '{model}'")
 
     def have_or_replace(self, name: str, *arguments: Any) -> None:
         """Have all workers that serve do something. One that does not is replaced: its requests are not cut off."""

@@ -360,23 +360,23 @@ class Pair:
             assert over.wait(30)
 
 
-@pytest.mark.parametrize(
-    ("question", "truth", "lie"),
-    [
-        ("running", 2, "many"),
-        ("running", 2, None),
-        ("running", 2, -2),
-        ("running", 2, True),
-        ("last_used_ms", 2, 10**300),
-        ("last_used_ms", 2, float("nan")),
-        ("last_used_ms", 2, "late"),
-        ("page", "# HELP a b\na 1\n", 7),
-        ("page", "# HELP a b\na 1\n", "# HELP a \ud800\n"),
-        *(("statistics", _statistics(), lie) for lie in NO_STATISTICS),
-        *(("statistics", _statistics(), _statistics(**lie)) for lie in NO_FIELDS),
-        ("statistics", _statistics(), _statistics(response_stats={"9" * 5000: {}})),
-    ],
-)
+LIES: list[tuple[str, Any, Any]] = [
+    ("running", 2, "many"),
+    ("running", 2, None),
+    ("running", 2, -2),
+    ("running", 2, True),
+    ("last_used_ms", 2, 10**300),
+    ("last_used_ms", 2, float("nan")),
+    ("last_used_ms", 2, "late"),
+    ("page", "# HELP a b\na 1\n", 7),
+    ("page", "# HELP a b\na 1\n", "# HELP a \ud800\n"),
+    ("statistics", _statistics(), _statistics(response_stats={"9" * 5000: {}})),
+]
+LIES += [("statistics", _statistics(), one) for one in NO_STATISTICS]
+LIES += [("statistics", _statistics(), _statistics(**fields)) for fields in NO_FIELDS]
+
+
+@pytest.mark.parametrize(("question", "truth", "lie"), LIES)
 def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question: str, truth: Any, lie: Any) -> None:
     pair = Pair(question, truth, lie)
     pair.fleet._shown = {"m": {1: 7}}

@@ -161,6 +161,50 @@ def test_a_load_ends_if_all_workers_are_stopped_before_one_has_built_its_model(w
     assert server.stop() == 0
 
 
+WAITS: Final = """
+import os, time
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        open(f"{root}/builds-{os.getpid()}", "w").close()
+        while not os.path.exists(f"{root}/go on"):
+            time.sleep(0.01)
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(r, "X")]) for r in requests]
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_load_goes_on_without_a_worker_that_ends_in_the_middle_of_it(world: "World", number: int) -> None:
+    """The others show that the model can be built. Its agents are not called again for who replaces that worker."""
+    for one in world.root.glob("builds-*"):
+        one.unlink()
+    (world.root / "go on").unlink(missing_ok=True)
+    name = f"waits{number}"
+    world.agent("agent")
+    in_process(world, name, f"root = {str(world.root)!r}" + WAITS)
+    with (world.models / name / "config.pbtxt").open("a") as config:
+        config.write('model_repository_agents { agents [ { name: "agent" } ] }')
+    server = world.serve("--processes=3", "--limit-worker-silence-seconds=4", *MODELS[:1])
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(server.load, name)
+        server.until(lambda: len(list(world.root.glob("builds-*"))) == 3, "that all build")
+        pid = processes(server)[0]
+        os.kill(pid, number)
+        server.until(lambda: "another one is started" in server.log, "its end")
+        (world.root / "go on").touch()
+        failed = load.exception(120)
+    assert isinstance(failed, httpx.TransportError) or load.result().status_code == 200
+    server.until(lambda: "serves again" in server.log, "another worker")
+    with httpx.Client(base_url=server.http.base_url, timeout=60) as other:
+        server.until(lambda: _state(other, name) == "READY", "the load")
+    assert pid not in processes(server)
+    with connections(server) as clients:
+        assert {ask(one, name) for one in clients} == {200}
+    assert world.calls(name).count("agent LOAD") == 1
+    assert server.stop() == 0
+
+
 def _state(client: httpx.Client, model: str) -> str:
     entries = client.post("/v2/repository/index").json()
     return next((str(entry.get("state")) for entry in entries if entry["name"] == model), "")
