@@ -232,6 +232,15 @@ class Executor:
         self._check_running()
         self._assembly.inbox.cancel(index(id))
 
+    def hold_request(self, id: int, *, held: bool) -> None:  # noqa: A002 - as in cancel_request
+        """Let a request whose responses no one takes give way, or go on. Ids that have ended are ignored.
+
+        A held request runs on until others wait for its place. Then it is paused, however long that takes, and gives
+        everything back but its tokens; its text is the same in the end. Its time limit counts all the while.
+        """
+        self._check_running()
+        self._assembly.inbox.hold(index(id), held)
+
     def get_latest_iteration_stats(self) -> list[IterationStats]:
         """Statistics of the iterations since the last call, at most ``iter_stats_max_iterations``."""
         self._check_running()

@@ -1,4 +1,4 @@
-"""Soak test of the executor: many short requests with random cancels, deadlines, faults and bad parameters.
+"""Soak test of the executor: many short requests with random cancels, holds, deadlines, faults and bad parameters.
 
 Every id must get exactly one final answer, nothing may stay held, and memory must not grow.
 """
@@ -6,7 +6,7 @@ Every id must get exactly one final answer, nothing may stay held, and memory mu
 import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -230,8 +230,8 @@ def _drive(executor: Executor, requests: int, chance: random.Random, report: Rep
         if batch > 0:
             outstanding.update(executor.enqueue_requests([random_request(chance) for _ in range(batch)]))
             sent += batch
-        if outstanding and chance.random() < 0.2:
-            executor.cancel_request(chance.choice(tuple(outstanding)))
+        if outstanding:
+            _disturb(executor, tuple(outstanding), chance)
         responses = executor.await_responses(LIMIT)
         if not responses:
             report.faults.append(f"stuck: no answer for {len(outstanding)} requests")
@@ -248,6 +248,16 @@ def _drive(executor: Executor, requests: int, chance: random.Random, report: Rep
     report.requests += sent
     if len(ended) != sent:
         report.faults.append(f"{sent} requests, {len(ended)} final answers")
+
+
+def _disturb(executor: Executor, outstanding: Sequence[int], chance: random.Random) -> None:
+    """Cancel one now and then, and hold one at most: those that stand aside are to go on in the end."""
+    if chance.random() < 0.2:
+        executor.cancel_request(chance.choice(outstanding))
+    for request_id in outstanding:
+        executor.hold_request(request_id, held=False)
+    if chance.random() < 0.3:
+        executor.hold_request(chance.choice(outstanding), held=True)
 
 
 def _count(response: Any, report: Report) -> None:
@@ -267,6 +277,7 @@ def _check_idle(executor: Executor, runner: FaultyRunner | FaultyPages, drafter:
         "KV blocks": parts.budget.used,
         "waiting requests": len(parts.scheduler.waiting),
         "running requests": len(parts.scheduler.running),
+        "requests that stand aside": len(parts.scheduler.aside),
         "adapters": parts.adapters.in_use if parts.adapters else 0,
         "responses": executor.get_num_responses_ready(),
     }

@@ -74,6 +74,7 @@ class _Exchange:
     def __init__(self) -> None:
         self._pieces: asyncio.Queue[HttpHead | bytes | None] = asyncio.Queue()
         self.on_cancel: Callable[[], None] | None = None
+        self.on_behind: Callable[[bool], None] | None = None
 
     def respond(self, response: Response) -> None:
         self._pieces.put_nowait(_head(response))

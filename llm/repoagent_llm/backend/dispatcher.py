@@ -59,7 +59,7 @@ class Dispatcher:
             if any(ours):
                 reply.fail(as_repoagent_error(error, self._model_name))
         else:
-            reply.begin(partial(self._cancel, ids))
+            reply.begin(partial(self._cancel, ids), partial(self._hold, ids))
 
     def _let_go(self, generation: Generation) -> bool:
         """Whether it was still to be answered; now it is not."""
@@ -70,6 +70,11 @@ class Dispatcher:
         with suppress(ExecutorStoppedError):
             for request_id in ids:  # The executor leaves alone what has ended.
                 self._executor.cancel_request(request_id)
+
+    def _hold(self, ids: Sequence[int], held: bool) -> None:
+        with suppress(ExecutorStoppedError):
+            for request_id in ids:
+                self._executor.hold_request(request_id, held=held)
 
     def close(self) -> None:
         """Stop the executor; what is unanswered gets an error."""

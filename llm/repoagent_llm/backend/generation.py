@@ -44,9 +44,14 @@ class Reply:
         """All rows together come in so many parts, each with an end of its own."""
         self._open = parts
 
-    def begin(self, cancel: Callable[[], None]) -> None:
-        """All rows are on their way; ``cancel`` ends those that are, for when no one waits for them any more."""
+    def begin(self, cancel: Callable[[], None], hold: Callable[[bool], None]) -> None:
+        """All rows are on their way; ``cancel`` ends those that are, for when no one waits for them any more.
+
+        ``hold`` lets others go before them, for as long as the client does not read what it was sent."""
         self._cancel = cancel
+        self._request.on_behind = hold
+        if self._request.behind:
+            hold(True)
         self._request.on_cancel = cancel
         if self._request.cancelled or not self._open:
             cancel()

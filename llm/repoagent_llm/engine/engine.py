@@ -117,11 +117,11 @@ class Engine:
     def _iterate_until_stopped(self) -> None:
         while True:
             self._post()
-            if not self._live:  # while it waits the engine holds nothing of those that were here
+            if idle := self._scheduler.idle:  # while it waits the engine holds nothing of those that were here
                 mail = NO_MAIL
                 self._choice.forget()
                 self._leave()
-            mail = self._inbox.take(wait=not self._live)
+            mail = self._inbox.take(wait=idle, seconds=self._seconds_left() if idle else None)
             if mail.stopping:
                 break
             try:
@@ -232,6 +232,14 @@ class Engine:
         for request_id in mail.cancelled:
             if request_id in self._live:
                 self._end(self._live[request_id], FinishReason.CANCELLED)
+        for request_id, held in mail.held.items():
+            if request_id in self._live:
+                self._scheduler.hold(self._live[request_id], held)
+
+    def _seconds_left(self) -> float | None:
+        """Until the first deadline of those that stand aside; None if there is none."""
+        found = [task.deadline for task in self._scheduler.aside if task.deadline is not None]
+        return max(0.0, min(found) - time.monotonic()) if found else None
 
     def _expire(self) -> None:
         now = time.monotonic()

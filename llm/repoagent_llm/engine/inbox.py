@@ -14,6 +14,7 @@ class Mail:
 
     tasks: list[Task] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
+    held: dict[int, bool] = field(default_factory=dict)
     stopping: bool = False
 
 
@@ -21,12 +22,13 @@ NO_MAIL = Mail()
 
 
 class Inbox:
-    """New requests, cancelled ids and the wish to stop, in one lock."""
+    """New requests, cancelled and held ids and the wish to stop, in one lock."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._tasks: deque[Task] = deque()
         self._cancelled: set[int] = set()
+        self._held: dict[int, bool] = {}
         self._stopping = False
         self._step: Collection[int] = ()
         self._end_step: Callable[[], None] | None = None
@@ -43,6 +45,12 @@ class Inbox:
             self._cancelled.add(request_id)
             self._changed.notify()
             self._end_if_unwanted()
+
+    def hold(self, request_id: int, held: bool) -> None:
+        """Ask for a request to give way, or to go on."""
+        with self._changed:
+            self._held[request_id] = held
+            self._changed.notify()
 
     def begin_step(self, ids: Collection[int], end: Callable[[], None]) -> None:
         """The engine runs a step for these requests: ``end`` is called if all of them are cancelled meanwhile."""
@@ -76,14 +84,17 @@ class Inbox:
         """How many requests the engine has not taken yet."""
         return len(self._tasks)
 
-    def take(self, *, wait: bool) -> Mail:
-        """Everything that arrived, or ``NO_MAIL``; with ``wait`` blocks until there is something."""
-        if not wait and not (self._tasks or self._cancelled or self._stopping):
+    def take(self, *, wait: bool, seconds: float | None = None) -> Mail:
+        """Everything that arrived, or ``NO_MAIL``; with ``wait`` blocks for so long until there is something."""
+        if not wait and not self._has_mail():
             return NO_MAIL
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: bool(self._tasks or self._cancelled or self._stopping))
-            mail = Mail(list(self._tasks), self._cancelled, self._stopping)
+                self._changed.wait_for(self._has_mail, seconds)
+            mail = Mail(list(self._tasks), self._cancelled, self._held, self._stopping)
             self._tasks.clear()
-            self._cancelled = set()
+            self._cancelled, self._held = set(), {}
         return mail
+
+    def _has_mail(self) -> bool:
+        return bool(self._tasks or self._cancelled or self._held or self._stopping)

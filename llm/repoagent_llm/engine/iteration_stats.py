@@ -90,7 +90,7 @@ class StatsKeeper:
         snapshot = _Snapshot(
             counts,
             len(scheduler.running),
-            len(scheduler.waiting),
+            len(scheduler.waiting) + len(scheduler.aside),
             scheduler.paused_now,
             budget.free,
             totals.allocated,

@@ -96,6 +96,8 @@ class Scheduler:
     def __init__(self, limits: Limits, budget: Budget, cache: SequenceCache, cost: StepCost) -> None:
         self.waiting: list[Task] = []
         self.running: list[Task] = []
+        self.aside: list[Task] = []
+        """Paused, and to stay so until they are held no more."""
         self.paused_now = 0
         self._failures: list[tuple[Task, Exception]] = []
         self._round: Plan | None = None
@@ -109,6 +111,11 @@ class Scheduler:
     def generates(self) -> bool:
         """Whether a running request has had its second token."""
         return any(task.iterations > 1 for task in self.running)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can be computed before something arrives."""
+        return not self.running and not self.waiting
 
     def plan(self, others: Others = Others.IDLE) -> Plan:
         """Admit what may start, pause what no longer fits, and give every running sequence its tokens."""
@@ -174,9 +181,16 @@ class Scheduler:
         """Let a request wait for its turn."""
         bisect.insort(self.waiting, task, key=lambda item: item.order)
 
+    def hold(self, task: Task, held: bool) -> None:
+        """Let a request give way to all that wait, or go on."""
+        task.held = held
+        if not held and task in self.aside:
+            self.aside.remove(task)
+            self.add(task)
+
     def finish(self, task: Task) -> None:
         """Take a request out, wherever it is; its sequences and blocks are free afterwards."""
-        for group in (self.waiting, self.running):
+        for group in (self.waiting, self.running, self.aside):
             if task in group:
                 group.remove(task)
         self._round = None
@@ -244,7 +258,11 @@ class Scheduler:
         return self.waiting[0].priority >= priority and len(self.running) < limits.max_requests
 
     def _gives_way(self, waiting: Task) -> bool:
-        """Stop some sequences of a request that has several, for one that waits; False: there are none to stop."""
+        """Stop some sequences of a request that has several, for one that waits; False: there are none to stop.
+
+        One that is held stops altogether."""
+        if self._pauses_held():
+            return True
         if self._has_another_width(waiting) or len(self.running) >= self._limits.max_requests:
             return False
         for task in reversed(self.running):
@@ -331,10 +349,22 @@ class Scheduler:
             task = self.running[place]
             if self._budget.grow(task, self._blocks(task)):
                 place += 1
+            elif self._pauses_held():
+                place = 0
             elif (last := self.running[-1]).rows > 1 and not last.group.together:
                 self._take_rows(last, 1)
             else:
                 self._pause(last)
+
+    def _pauses_held(self) -> bool:
+        """Pause the last request that is held, whose blocks are found again unless others need them; False: none is."""
+        task = next((task for task in reversed(self.running) if task.held), None)
+        if task is None:
+            return False
+        for sequence in task.open():
+            self._cache.keep(task, sequence)
+        self._pause(task)
+        return True
 
     def _pause(self, task: Task) -> None:
         """Give back everything but the tokens; they are computed again when it is the request's turn again."""
@@ -350,7 +380,10 @@ class Scheduler:
             if task.pooled is not None:
                 task.pooled.clear()
         self.paused_now += 1
-        self.add(task)
+        if task.held:
+            self.aside.append(task)
+        else:
+            self.add(task)
 
     def _release(self, task: Task) -> None:
         """Give back a request's sequences and blocks."""

@@ -192,6 +192,8 @@ class Task:
     rows: int = 1
     stage: RequestStage = RequestStage.QUEUED
     paused: bool = False
+    #: No one takes its responses for now: it gives way when others wait.
+    held: bool = False
     started: bool = False
     #: How many requests behind it have started before it, as it has another width than those that run.
     passed_over: int = 0

@@ -203,11 +203,13 @@ class InferRequest:
         "arrival_ns",
         "asked",
         "asker",
+        "behind",
         "call_id",
         "cancelled",
         "classes",
         "inputs",
         "model_name",
+        "on_behind",
         "on_cancel",
         "output_places",
         "placeholder",
@@ -249,6 +251,11 @@ class InferRequest:
         self.on_cancel: Callable[[], None] | None = None
         """Called by :meth:`cancel`. A layer that lets the request wait sets it, before a last look at ``cancelled``, in
         order to answer it at once; it is called from any thread, perhaps long after the wait, and must return soon."""
+        self.behind = False
+        """Whether the client has left more of the answer unread than its front end lets run ahead."""
+        self.on_behind: Callable[[bool], None] | None = None
+        """Called by :meth:`fall_behind`. What executes a stream may set it, before a look at ``behind``, to let others
+        go first meanwhile; it is called from any thread and must return soon."""
         self.asker: Actor | None = None
         """The client, for a load on demand; None without access control, and of the server's own requests."""
         self.arrival_ns = 0
@@ -281,3 +288,9 @@ class InferRequest:
         self.cancelled = True
         if (on_cancel := self.on_cancel) is not None:
             on_cancel()
+
+    def fall_behind(self, behind: bool) -> None:
+        """The client does not read its stream, or with False, reads it again. Nothing of it is lost either way."""
+        self.behind = behind
+        if (on_behind := self.on_behind) is not None:
+            on_behind(behind)

@@ -146,9 +146,14 @@ class InferStream:
         self._writing = True
         self._bytes -= size
         self._hold.keeps_up(self._bytes)
-        if self._waiting.qsize() < _WAITING_LIMIT:
+        if self._waiting.qsize() < _WAITING_LIMIT and not self._room.is_set():
             self._room.set()
+            self._fall_behind(False)
         return message
+
+    def _fall_behind(self, behind: bool) -> None:
+        for request in tuple(self._running):
+            request.fall_behind(behind)
 
     def close(self) -> None:
         """Give up what still runs and what waits."""
@@ -200,8 +205,9 @@ class InferStream:
             return
         self._bytes += size
         self._waiting.put_nowait((message, size))
-        if self._waiting.qsize() >= _WAITING_LIMIT:
+        if self._waiting.qsize() >= _WAITING_LIMIT and self._room.is_set():
             self._room.clear()
+            self._fall_behind(True)
 
     def finished(self, request: InferRequest) -> None:
         if self._running.pop(request, False) is None:  # the first report of its end

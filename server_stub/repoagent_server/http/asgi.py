@@ -112,6 +112,7 @@ class _Exchange:
         self._own = [(b"x-request-id", request_id)] if request_id is not None else []
         self._waiting: asyncio.Queue[_Message] = asyncio.Queue()
         self.on_cancel: Callable[[], None] | None = None
+        self.on_behind: Callable[[bool], None] | None = None  # The host's server waits in ``send``: see ``relay``.
 
     def respond(self, response: Response) -> None:
         for message in _messages(response, self._method, self._own):

@@ -34,6 +34,9 @@ _UNWRITTEN: Final = 64
 _PROBE_SECONDS: Final = 1
 """A client that has stopped sending gets its answer, or a sign that it is under way, which a closed socket refuses.
 Without a sign, the client's system refuses probes once it has forgotten the socket, after a minute."""
+_UNSENT: Final = 1 << 16
+"""Bytes of a stream that the system takes before it can send them. By itself it takes megabytes, so that a client that
+does not read would not be noticed before its whole text has been generated."""
 _TCP_CLOSE: Final = 7
 _UNFINISHED: Final = (Reading.HEAD, Reading.BODY, Reading.SKIPPED)
 
@@ -122,12 +125,18 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._fall_behind(True)
+
+    def _fall_behind(self, behind: bool) -> None:
+        if self._current is not None and self._current.on_behind is not None:
+            self._current.on_behind(behind)
 
     def resume_writing(self) -> None:
         self._writable = True
         self._resumed += 1
         if self._transport is not None:
             self._unread.resize(self._transport.get_write_buffer_size())
+        self._fall_behind(False)
         self._pump()
 
     def data_received(self, data: bytes) -> None:
@@ -310,6 +319,7 @@ class HttpConnection(asyncio.Protocol):
             # A client that only speaks HTTP/1.0 knows no chunks: for it the end of the connection is the end.
             close = exchange.http_1_0 or not exchange.keep_alive
             request_id = exchange.request.frame.request_id if exchange.request is not None else None
+            _bound_unsent(transport)
             transport.write(render_head(head, close=close, chunked=not exchange.http_1_0, request_id=request_id))
 
     def write(self, exchange: "_Exchange", piece: bytes) -> None:
@@ -403,6 +413,12 @@ def _probe(transport: asyncio.Transport) -> bool:
     return True
 
 
+def _bound_unsent(transport: asyncio.Transport) -> None:
+    own = transport.get_extra_info("socket")
+    if own is not None and own.family != socket.AF_UNIX:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+
+
 def _switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
     transport.pause_reading()
     transport.set_protocol(protocol)
@@ -412,7 +428,7 @@ def _switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> Non
 class _Exchange:
     """One request on its way to its response."""
 
-    __slots__ = ("_connection", "http_1_0", "keep_alive", "on_cancel", "refusal", "request")
+    __slots__ = ("_connection", "http_1_0", "keep_alive", "on_behind", "on_cancel", "refusal", "request")
 
     def __init__(
         self,
@@ -428,11 +444,12 @@ class _Exchange:
         self.http_1_0 = http_1_0
         self.refusal = refusal
         self.on_cancel: Callable[[], None] | None = None
+        self.on_behind: Callable[[bool], None] | None = None
 
     def respond(self, response: Response) -> None:
         # The way to cancel leads back here through the request; left in place, every request would be a reference
         # cycle and the garbage collector's work.
-        self.on_cancel = None
+        self.on_cancel = self.on_behind = None
         self._connection.send(self, response)
 
     def begin(self, head: Response) -> None:
@@ -442,5 +459,5 @@ class _Exchange:
         self._connection.write(self, piece)
 
     def end(self) -> None:
-        self.on_cancel = None
+        self.on_cancel = self.on_behind = None
         self._connection.end(self)

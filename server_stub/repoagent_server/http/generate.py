@@ -100,6 +100,7 @@ class GenerateRoutes:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
         generate = self._inference.prepare(asked, answer, context)
         exchange.on_cancel = generate.cancel
+        exchange.on_behind = generate.fall_behind
         return generate
 
     def _generate(self, submit: _Submit, request: Request, params: Params, exchange: Exchange) -> None:

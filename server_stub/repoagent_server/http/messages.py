@@ -128,6 +128,8 @@ class Exchange(Protocol):
 
     on_cancel: Callable[[], None] | None
     """Called when the client has gone before the response; the code that works on it sets this."""
+    on_behind: Callable[[bool], None] | None
+    """Called with True when the client stops reading a stream, with False when it reads on; set like ``on_cancel``."""
 
     def respond(self, response: Response) -> None:
         """Send a whole response. Exactly once."""
@@ -170,6 +172,14 @@ class WrappedExchange:
     @on_cancel.setter
     def on_cancel(self, value: Callable[[], None] | None) -> None:
         self._inner.on_cancel = value
+
+    @property
+    def on_behind(self) -> Callable[[bool], None] | None:
+        return self._inner.on_behind
+
+    @on_behind.setter
+    def on_behind(self, value: Callable[[bool], None] | None) -> None:
+        self._inner.on_behind = value
 
     def respond(self, response: Response) -> None:
         self._inner.respond(response)

@@ -42,6 +42,11 @@ class Group:
         for request in self.requests:
             request.cancel()
 
+    def fall_behind(self, behind: bool) -> None:
+        """The client does not read its stream, or reads on."""
+        for request in self.requests:
+            request.fall_behind(behind)
+
     def deliver(self, number: int, response: InferResponse | None, final: bool) -> None:
         """Take a response to request ``number``."""
         if self.failed:

@@ -315,6 +315,7 @@ class OpenAiRoutes:
             self._inference.prepare(asked, Part(box, group, number), context) for number, asked in enumerate(requests)
         ]
         exchange.on_cancel = group.cancel
+        exchange.on_behind = group.fall_behind
         for one in group.requests:
             if group.failed:
                 break

@@ -110,6 +110,7 @@ class _Exchange:
         self.log = log
         self.answered = answered
         self.on_cancel: Callable[[], None] | None = None
+        self.on_behind: Callable[[bool], None] | None = None
         self.response: Response | None = None
 
     def respond(self, response: Response) -> None:

@@ -15,6 +15,7 @@ class _Exchange:
 
     def __init__(self, answered: "asyncio.Future[Response]") -> None:
         self.on_cancel: Callable[[], None] | None = None
+        self.on_behind: Callable[[bool], None] | None = None
         self.respond = answered.set_result
 
     def begin(self, head: Response) -> None:

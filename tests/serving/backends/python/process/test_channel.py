@@ -138,6 +138,7 @@ def test_nothing_that_a_request_may_have_is_forgotten() -> None:
     of_the_server = {
         *("_sender", "arrival_ns", "trace", "trace_context", "times", "classes"),
         *("refuses_decoupled", "output_places", "volatile", "on_cancel", "call_id", "asker"),
+        *("behind", "on_behind"),  # a process has its own bound: --limit-python-unread-bytes
     }
     assert {*InferRequest.__slots__, *Asked.__slots__} == carried | asked_for | brought_back | of_the_server
 
