@@ -57,11 +57,8 @@ def make_line(fields: Mapping[str, Any], before: Head, moment: float, key: bytes
 
 
 def read_line(line: bytes, key: bytes | None = None) -> dict[str, Any]:
-    """The fields of a line without its line feed.
-
-    Raises:
-        LineError: it is not a line that :func:`make_line` writes, or its HMAC is not made with ``key``.
-    """
+    """The fields of a line without its line feed. Raises ``LineError`` if :func:`make_line` does not write such a line,
+    or its HMAC is not made with ``key``."""
     try:
         document = read_json(line, deepest=2 * _DEEPEST)
         written = canonical(document)
@@ -146,11 +143,7 @@ class Tail:
 
 
 def read_tail(fd: int) -> Tail:
-    """Read the end of the file ``fd``.
-
-    Raises:
-        LineError: it does not end like an audit log.
-    """
+    """Read the end of the file ``fd``; raises ``LineError`` if it does not end like an audit log."""
     size = os.fstat(fd).st_size
     start = max(0, size - 2 * (LONGEST_LINE + 1))
     data = os.pread(fd, size - start, start)

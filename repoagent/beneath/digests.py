@@ -53,13 +53,9 @@ class FileRange:
 def new_hasher(algorithm: str, size: int = 0, *, threads: bool = False) -> Hasher:
     """A hasher, before any content.
 
-    Args:
-        algorithm: A name of ``hashlib`` (``sha256``), ``blake3``, or ``git-sha1``: the name of a blob in Git.
-        size: The size of the whole content in bytes, which ``git-sha1`` needs.
-        threads: Whether one update may use every core, if the algorithm can.
-
-    Raises:
-        UnsupportedError: ``blake3``, whose package is not installed.
+    ``algorithm`` is a name of ``hashlib`` (``sha256``), ``blake3``, or ``git-sha1``, the name of a blob in Git, which
+    needs the ``size`` of the whole content in bytes. ``threads``: one update may use every core, if the algorithm can.
+    Raises ``UnsupportedError`` for ``blake3`` without its package.
     """
     if algorithm == "blake3":
         try:

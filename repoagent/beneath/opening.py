@@ -48,11 +48,7 @@ def relative_parts(relative: str) -> tuple[str, ...]:
 
 
 def check_depth(depth: int, name: str) -> None:
-    """Refuse ``name`` if ``depth`` directories are too many.
-
-    Raises:
-        UnsafePathError: they are.
-    """
+    """Raise ``UnsafePathError`` if ``depth`` directories are too many for ``name``."""
     if depth > DEEPEST:
         raise UnsafePathError(f"{shown(name)} has more than {DEEPEST} directories in one another")
 
@@ -101,11 +97,8 @@ def read_beneath(root: Path | str, name: str, *, limit: int, follow: bool = True
 
 
 def read_at_most(file: FileIO, limit: int, what: str) -> bytes:
-    """All of ``file``, which messages call ``what``.
-
-    Raises:
-        InvalidArgumentError: it has more than ``limit`` bytes; no more than that was read.
-    """
+    """All of ``file``, which messages call ``what``. Raises ``InvalidArgumentError`` if it has more than ``limit``
+    bytes; no more than that was read."""
     content = read_up_to(file, limit + 1)
     if len(content) > limit:
         raise InvalidArgumentError(f"{what} is larger than {limit} bytes, which is the limit")

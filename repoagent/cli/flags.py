@@ -149,11 +149,7 @@ converter_flags: Final = flags_of(LoaderSettings, "converter_environment", "allo
 
 
 def take_converter_settings(values: dict[str, Any]) -> "ConverterSettings":
-    """What these flags ask for; they are taken out of ``values``.
-
-    Raises:
-        InvalidArgumentError: an environment is none.
-    """
+    """What these flags ask for, taken out of ``values``; raises ``InvalidArgumentError`` if an environment is none."""
     from repoagent.loader.converting.environments import ConverterSettings
 
     return ConverterSettings.parse(values.pop("converter_environment"), values.pop("allow_code_conversion"))

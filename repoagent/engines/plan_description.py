@@ -39,11 +39,8 @@ def check_digest(plan: Any, name: str, statement: bytes) -> None:
 
 
 def read_subject(statement: bytes, name: str) -> Mapping[str, Any]:
-    """What ``statement`` has of the file ``name``: at least a digest.
-
-    Raises:
-        InvalidArgumentError: it is not a statement, or not one of this file.
-    """
+    """What ``statement`` has of the file ``name``: at least a digest. Raises ``InvalidArgumentError`` if it is not a
+    statement, or not one of this file."""
     try:
         if len(statement) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
@@ -73,11 +70,8 @@ class PlanDescription:
 
     @classmethod
     def of(cls, statement: bytes, name: str) -> "PlanDescription":
-        """Of the plan ``name``; the digest is :func:`~repoagent.engines.plan_description.check_digest`'s to compare.
-
-        Raises:
-            InvalidArgumentError: the statement has no tensors and profiles of this plan, or they make no sense.
-        """
+        """Of the plan ``name``; the digest is :func:`check_digest`'s to compare. Raises ``InvalidArgumentError`` if the
+        statement has no tensors and profiles of this plan, or they make no sense."""
         try:
             annotations = read_subject(statement, name)["annotations"]
             tensors = [_tensor(one) for one in _list(annotations["tensors"], _MOST_TENSORS)]

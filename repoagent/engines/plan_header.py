@@ -62,15 +62,10 @@ class PlanHeader:
 
 
 def judge(header: PlanHeader, *, flavour: Flavour, version: str, capabilities: Iterable[Capability]) -> None:
-    """Refuse a plan that the library that is here cannot run on the GPUs that are here.
+    """Raise ``UnsupportedError`` for a plan that this library cannot run on these GPUs: what it was built for, and what
+    is here.
 
-    Args:
-        flavour: The one that is here.
-        version: Its version, such as ``1.7.1.116``.
-        capabilities: Those of the GPUs on which it is to run.
-
-    Raises:
-        UnsupportedError: the message states for what the plan was built, and what is here.
+    ``flavour`` and ``version``, such as ``1.7.1.116``, are the library's, ``capabilities`` those of the GPUs.
     """
     here = set(capabilities)
     if header.flavour is not flavour:

@@ -123,11 +123,7 @@ class Profiles:
     """The profiles of an engine that one instance uses, the tightest first."""
 
     def __init__(self, profiles: Sequence[Profile], names: Sequence[str] = ()) -> None:
-        """``names``: ``instance_group.profile``; empty for all.
-
-        Raises:
-            InvalidArgumentError: the engine has no such profile.
-        """
+        """``names``: ``instance_group.profile``; empty for all. ``InvalidArgumentError`` if the engine lacks one."""
         count = len(profiles)
         for name in names:
             if len(name) > _MOST_DIGITS or int(name) >= count:
@@ -141,10 +137,7 @@ class Profiles:
 
     def choose(self, shapes: Mapping[str, Shape], values: Mapping[str, Sequence[int]]) -> int:
         """The tightest profile that allows these shapes of inputs, and these values of shape tensors.
-
-        Raises:
-            InvalidArgumentError: none does; the message lists what each one allows.
-        """
+        ``InvalidArgumentError`` if none does lists what each one allows."""
         for index in self.indices:
             if _allows(self._all[index], shapes, values):
                 return index

@@ -52,9 +52,7 @@ class CommandError(UnavailableError):
 def fill_in(words: Iterable[str], values: Mapping[str, str | None]) -> list[str]:
     """``words`` with ``{model}``, ``{version}``, ``{name}`` and ``{repository}`` replaced; other braces stay.
 
-    Raises:
-        InvalidArgumentError: a value is missing, one that begins a word would be taken for a flag, or one with spaces,
-            quotes and the like would become part of a script.
+    Raises ``InvalidArgumentError`` for a value that is missing, would be taken for a flag, or as part of a script.
     """
     code = False
 
@@ -94,17 +92,12 @@ class Command:
     def __init__(
         self, program: str, words: Sequence[str], *, model: str, stop_seconds: float, locks: Sequence[int]
     ) -> None:
-        """Start ``words``; its variables are those of this process without secrets, and ``REPOAGENT_MODEL``.
+        """Start the file ``program`` as ``words``, its name and arguments; a relative path is not there, wherever this
+        was started.
 
-        Args:
-            program: The file to execute; a relative path is not there, wherever this was started.
-            words: What the program is called, and its arguments.
-            model: Where the model is.
-            stop_seconds: How long it may take to stop before it is killed.
-            locks: Descriptors that it keeps open, so that no one removes the model before it ends.
-
-        Raises:
-            CommandError: the program is not there, or cannot be executed.
+        Its variables are those of this process without secrets, and ``REPOAGENT_MODEL``: ``model``. It is killed if it
+        takes longer than ``stop_seconds`` to stop. It keeps the descriptors ``locks`` open, so that no one removes the
+        model before it ends. Raises ``CommandError`` if it is not there, or cannot be executed.
         """
         if not os.path.isabs(program):
             raise CommandError(words[0], errno.ENOENT)

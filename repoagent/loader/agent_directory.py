@@ -84,11 +84,7 @@ class PinnedCode(MetaPathFinder):
         return None if spec is None else self.secure(spec)
 
     def secure(self, spec: ModuleSpec) -> ModuleSpec:
-        """``spec`` so that it imports verified source, if its package is pinned.
-
-        Raises:
-            ImportError: the package is pinned, and the file is not part of it.
-        """
+        """``spec`` importing verified source if its package is pinned; ``ImportError`` if the file is not in it."""
         top = _top(spec.name)
         if top not in self._packages | self._shared or not spec.has_location or spec.origin is None:
             return spec
@@ -135,9 +131,7 @@ def directory_candidates(directory: Path) -> Iterator[Candidate]:
     """What ``directory`` offers, by name. Imports nothing; other files and directories are passed over.
 
     One that may not be looked into offers an agent that cannot be used: what it hides is not for others to replace.
-
-    Raises:
-        UnavailableError: ``directory`` cannot be read.
+    Raises ``UnavailableError`` if ``directory`` cannot be read.
     """
     try:
         entries = sorted(directory.iterdir())

@@ -64,11 +64,7 @@ class Attesting:
         return {name: value for name, value in found.items() if value}
 
     def attest(self, load: AttestedLoad) -> Attestation:
-        """The receipt of ``load``.
-
-        Raises:
-            UnavailableError: it cannot be made.
-        """
+        """The receipt of ``load``; raises ``UnavailableError`` if it cannot be made."""
         try:
             return replace(self.attestor.attest(load), in_answers=self.settings.in_answers)
         except Exception as error:  # whatever a plug-in raises, the load goes on to its end
@@ -153,11 +149,8 @@ class LoadReceipt:
             self._left = tree_digests(self._load) if self._may_tell else None
 
     def make(self, report: LoadReport, *, passed: bool) -> bool:
-        """Sign what the load came to, once; whether that was done now.
-
-        Raises:
-            UnavailableError: it cannot be done, and a model without a receipt must not serve.
-        """
+        """Sign what the load came to, once; whether that was done now. Raises ``UnavailableError`` if it cannot be
+        done, and a model without a receipt must not serve."""
         attesting = self._attesting
         if attesting is None or self.made is not None:
             return False
@@ -190,11 +183,7 @@ class LoadReceipt:
 
 
 def tree_digests(load: "LoadContext") -> dict[str, str]:
-    """SHA-256 of every file where ``load`` is, which is on this machine; read are those not known already.
-
-    Raises:
-        RepoAgentError, OSError: a file cannot be read.
-    """
+    """SHA-256 of every file where ``load`` is, which is on this machine; read are those not known already."""
     root = Path(load.place.source.root)
     names = [path for path, mode, _ in walk_beneath(root, follow=True) if stat.S_ISREG(mode)]
     found, _ = load.digests.digests(root, dict.fromkeys(names, ("sha256",)), follow=True)

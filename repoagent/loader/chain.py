@@ -92,11 +92,7 @@ class LoadedChain:
         return self._load.private
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of every file at :attr:`location`, which is on this machine; read are those not known already.
-
-        Raises:
-            RepoAgentError, OSError: a file cannot be read.
-        """
+        """SHA-256 of every file at :attr:`location`, which is on this machine; read are those not known already."""
         return tree_digests(self._load)
 
     @property
@@ -109,11 +105,8 @@ class LoadedChain:
         return self._load.place.source.versions()
 
     def run(self, plan: Sequence[PlannedAgent]) -> None:
-        """The forward pass: every agent of ``plan`` in order, up to the first failure. The loader calls it once.
-
-        Raises:
-            RepoAgentError: the load must not go on; call :meth:`fail`.
-        """
+        """The forward pass: every agent of ``plan`` in order, up to the first failure, after which :meth:`fail` is due.
+        The loader calls it once."""
         with self._lock:
             attesting = self._load.services.attesting
             if attesting is not None:

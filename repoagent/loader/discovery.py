@@ -128,11 +128,8 @@ class AgentRegistry:
             return [self._info(name, found[name]) for name in sorted(found)]
 
     def find(self, name: str) -> AgentInfo:
-        """The agent called ``name``, without importing it.
-
-        Raises:
-            AgentNotFoundError: there is none; the message suggests a name or a package and lists what there is.
-        """
+        """The agent called ``name``, without importing it. ``AgentNotFoundError`` suggests a name or a package and
+        lists what there is."""
         with self._lock:
             return self._info(name, self._find(name))
 

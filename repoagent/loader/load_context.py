@@ -88,11 +88,8 @@ class Services:
     own, so it may unload the model there and then. Without it, requests are only logged."""
 
     def config_text(self, source: ModelSource, name: str) -> str | None:
-        """The configuration file ``name`` of a model with its variables replaced; None if there is none.
-
-        Raises:
-            ConfigError: it uses a variable that the operator does not allow.
-        """
+        """The configuration file ``name`` of a model with its variables replaced; None if there is none. Raises
+        ``ConfigError`` for a variable that the operator does not allow."""
         text = source.read_config_text(name, limit=self.limits.config_bytes)
         return None if text is None else expand(text, self.config_variables, source=name)
 
@@ -193,11 +190,8 @@ class LoadContext:
 
     @property
     def cache(self) -> CacheScope:
-        """What this load takes from the cache stays there until the load is closed.
-
-        Raises:
-            UnsupportedError: the load is confidential, or there is no cache.
-        """
+        """What this load takes from the cache stays there until the load is closed. Raises ``UnsupportedError`` if the
+        load is confidential, or there is no cache."""
         if self.confidential:
             raise UnsupportedError("the load is confidential: what an agent makes of its plaintext may not be cached")
         if self._cache is None:
@@ -264,11 +258,7 @@ class LoadContext:
         return open_source(self.name, str(path), limits=self.services.limits)
 
     def move(self, source: ModelSource, *, from_effective: bool = False) -> None:
-        """An agent moved the model to ``source``: read the configuration there.
-
-        Raises:
-            ConfigError: it does not parse.
-        """
+        """An agent moved the model to ``source``: read its configuration; ``ConfigError`` if it does not parse."""
         text = self.services.config_text(source, self.config_file)
         change = Move(self.place.config_text, text, from_effective, self._overridden)
         self.config = reread(self.config, change, source=self.config_file)

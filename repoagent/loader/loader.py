@@ -35,11 +35,7 @@ class LoadCounter:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """One load, from here to the end of the block.
-
-        Raises:
-            UnavailableError: no more are let in.
-        """
+        """One load, from here to the end of the block; raises ``UnavailableError`` if no more are let in."""
         with self._changed:
             if self.closed:
                 raise UnavailableError("no model can be loaded any more: the loader is closed")

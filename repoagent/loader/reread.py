@@ -28,15 +28,10 @@ class Move:
 def reread(effective: ModelConfig | None, move: Move, *, source: str) -> ModelConfig | None:
     """Return the configuration that holds after ``move``; ``effective`` is the one before, and is not changed.
 
-    No file at the new place, or an unchanged one: ``effective`` stands. Otherwise the file is believed, except for
-    name and agents. Under an override the file wins only in the top-level fields which the agent changed against its
-    own input: the old file, or the effective configuration where the agent started from that.
-
-    Args:
-        source: Name of the file, for messages.
-
-    Raises:
-        ConfigError: the new file does not parse.
+    No file at the new place, or an unchanged one: ``effective`` stands. Otherwise the file, called ``source`` in
+    messages, is believed, except for name and agents. Under an override the file wins only in the top-level fields
+    which the agent changed against its own input: the old file, or the effective configuration where the agent started
+    from that. Raises ``ConfigError`` if the new file does not parse.
     """
     if move.after is None or move.after == move.before:
         return effective

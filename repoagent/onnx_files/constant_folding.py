@@ -55,13 +55,9 @@ _SHAPE_BYTES: Final = 1 << 10
 def bound_folding(options: Any, graph: Graph, name: str) -> None:
     """Set in ``options``, a ``SessionOptions``, what may be folded when the file of ``graph`` is opened.
 
-    Args:
-        options: Changed only where the work has no bound, or one above what is allowed.
-        graph: What the file has. What is not an ONNX file folds nothing: ONNX Runtime reports what is wrong.
-        name: What to call the file in a message.
-
-    Raises:
-        InvalidArgumentError: its functions become more than 100,000 nodes.
+    They change only where the work has no bound, or one above what is allowed. What is not an ONNX file folds nothing:
+    ONNX Runtime reports what is wrong. Raises ``InvalidArgumentError``, with ``name`` for the file, if its functions
+    become more than 100,000 nodes.
     """
     largest = _largest_folded(graph, name)
     if largest is None:

@@ -29,15 +29,8 @@ Span = tuple[int, int]
 
 
 def external_files(path: Path, name: str) -> frozenset[str]:
-    """The locations of external data in the ONNX model ``path``, as they are written there.
-
-    Args:
-        path: The file.
-        name: What to call it in a message.
-
-    Raises:
-        InvalidArgumentError: not an ONNX model, or cut off.
-    """
+    """The locations of external data in the ONNX model ``path``, as they are written there. Raises
+    ``InvalidArgumentError``, with ``name`` for the file, if it is not such a model, or cut off."""
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise InvalidArgumentError(f"{name} is not an ONNX model: the file is empty")
@@ -58,11 +51,8 @@ def _locations(data: Buffer) -> frozenset[str]:
 def parts(data: Buffer) -> Iterator[tuple[str, Span]]:
     """Kind and place of each graph, function, node, attribute and tensor, and of what names a file.
 
-    One at a time: a file of a megabyte can have half a million nodes.
-
-    Raises:
-        ValueError: it is not a message of protobuf, cut off, or nested too deeply.
-        IndexError: as before.
+    One at a time: a file of a megabyte can have half a million nodes. Raises ``ValueError`` or ``IndexError`` if it is
+    not a message of protobuf, cut off, or nested too deeply.
     """
     within = [("Model", fields(data, (0, len(data))))]
     while within:
@@ -90,11 +80,7 @@ def fields(data: Buffer, span: Span) -> Iterator[tuple[int, Span]]: ...
 def fields(data: Buffer, span: Span, *, numbers: Literal[True]) -> Iterator[tuple[int, Span | int]]: ...
 def fields(data: Buffer, span: Span, *, numbers: bool = False) -> Iterator[tuple[int, Any]]:
     """Number and place of every field of ``span`` that has a length; with ``numbers`` also the values of the others.
-
-    Raises:
-        ValueError: it is not a message of protobuf, or cut off.
-        IndexError: as before.
-    """
+    Raises ``ValueError`` or ``IndexError`` if it is not a message of protobuf, or cut off."""
     position, end = span
     while position < end:
         tag, position = varint(data, position)

@@ -96,11 +96,7 @@ class CoreOptions(LoaderOptions):
     """Called with the progress of a load's downloads and agents, on the thread that works; it should be quick."""
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            InvalidArgumentError: they do.
-        """
+        """Refuse options that contradict each other with ``InvalidArgumentError``."""
         if self.on_demand and self.control_mode is not ControlMode.EXPLICIT:
             raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
         if self.unload_idle_seconds is not None and not self.on_demand:
@@ -117,11 +113,7 @@ _REASONS: Final = 3
 
 
 def startup_names(options: CoreOptions, repositories: RepositorySet, loads: NamedLoads) -> Sequence[str]:
-    """The models to load at the start.
-
-    Raises:
-        RepoAgentError: a repository cannot be listed.
-    """
+    """The models to load at the start; raises if a repository cannot be listed."""
     everything = repositories.names()  # Asked for in any case: a wrong path should show now.
     if options.control_mode is not ControlMode.EXPLICIT or "*" in options.startup_models:
         return everything
@@ -172,11 +164,8 @@ def new_model_builder(
 
 
 def open_repositories(options: CoreOptions, filesystems: Mapping[str, str]) -> RepositorySet:
-    """The repositories that ``options`` name; ``filesystems`` are those of plug-ins.
-
-    Raises:
-        InvalidArgumentError: there is none, or one cannot be understood.
-    """
+    """The repositories that ``options`` name; ``filesystems`` are those of plug-ins. Raises ``InvalidArgumentError`` if
+    there is none, or one cannot be understood."""
     if not options.repositories:
         raise InvalidArgumentError("--model-repository must be specified")
     return RepositorySet(

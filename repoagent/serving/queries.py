@@ -120,11 +120,7 @@ class CoreQueries:
         )
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """``GET v2/models/NAME``. Without a version, all that are ready are listed.
-
-        Raises:
-            RepoAgentError: see :meth:`ModelTable.find`.
-        """
+        """``GET v2/models/NAME``. Without a version, all ready ones are listed. Errors as :meth:`ModelTable.find`."""
         served = self._table.find(name, version)
         slot = self._table.meant(name)
         loaded = slot.loaded if slot is not None else None
@@ -132,27 +128,17 @@ class CoreQueries:
         return {**served.metadata, "versions": [str(number) for number in sorted(everything)]}
 
     def decoupled(self, name: str, version: str = "") -> bool:
-        """Whether a model may answer a request more than once.
-
-        Raises:
-            RepoAgentError: see :meth:`ModelTable.find`.
-        """
+        """Whether a model may answer a request more than once. Raises as :meth:`ModelTable.find` does."""
         return self._table.find(name, version).decoupled
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        """``GET v2/models/NAME/config``: the completed configuration, without what looks like a secret.
-
-        Raises:
-            RepoAgentError: see :meth:`ModelTable.find`.
-        """
+        """``GET v2/models/NAME/config``: the completed configuration, without what looks like a secret. Raises as
+        :meth:`ModelTable.find` does."""
         return write_json(redact(self._table.find(name, version).config))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """``GET v2/models/stats``: every ready version, or those of one model.
-
-        Raises:
-            InvalidArgumentError: that model, or version, is not ready.
-        """
+        """``GET v2/models/stats``: every ready version, or those of one model, which raises ``InvalidArgumentError`` if
+        it is not."""
         slots = self._table.slots() if not name else [self._ready_slot(name)]
         entries = [
             served.statistics_dict()

@@ -40,11 +40,7 @@ class ServerLife:
         _lives.add(self)
 
     def enter(self, state: ServerState, expected: ServerState) -> None:
-        """Go on to ``state``.
-
-        Raises:
-            UnavailableError: the present state is not ``expected``.
-        """
+        """Go on to ``state``; raises ``UnavailableError`` if the present one is not ``expected``."""
         with self._lock:
             if self.state is not expected:
                 raise UnavailableError(f"the server cannot become {state.value}: it is {self.state.value}")
@@ -111,11 +107,7 @@ class Router:
         return found.pop() if len(found) == 1 else None
 
     def load_needed(self, name: str) -> Future[LoadReport]:
-        """Queue a load of a model that another one needs.
-
-        Raises:
-            UnavailableError: the server is stopping.
-        """
+        """Queue a load of a model that another one needs; raises ``UnavailableError`` if the server is stopping."""
         future = self._table.load(name, LoadRequest(needed=True))
         future.add_done_callback(lambda _: self._table.forget_if_empty(name))
         return future

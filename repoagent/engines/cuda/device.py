@@ -101,11 +101,8 @@ class CudaEvent:
         checked(runtime.cudaEventRecord(self.handle, stream.handle), "record an event")
 
     def wait(self) -> None:
-        """Wait on the host until it has come; at once if it was never recorded.
-
-        Raises:
-            InternalError: what was enqueued before it failed.
-        """
+        """Wait on the host until it has come; at once if it was never recorded. ``InternalError`` if what was enqueued
+        before it failed."""
         checked(runtime.cudaEventSynchronize(self.handle), "finish a run")
 
     def close(self) -> None:
@@ -161,11 +158,7 @@ class CudaDevice:
         checked(runtime.cudaSetDevice(self.index), f"use GPU {self.index}")
 
     def allocate(self, size: int) -> int:
-        """Device memory of ``size`` bytes.
-
-        Raises:
-            UnavailableError: there is not enough of it.
-        """
+        """Device memory of ``size`` bytes; raises ``UnavailableError`` if there is not enough of it."""
         _refuse_absurd(size)
         self.use()
         return int(checked(runtime.cudaMalloc(max(1, size)), f"allocate {size} bytes on GPU {self.index}"))
@@ -209,11 +202,7 @@ class CudaDevice:
         checked(runtime.cudaStreamBeginCapture(stream.handle, mode), "begin to capture")
 
     def end_capture(self, stream: CudaStream) -> CudaGraph:
-        """The end of it.
-
-        Raises:
-            UnsupportedError: something in between cannot be captured.
-        """
+        """The end of it; raises ``UnsupportedError`` if something in between cannot be captured."""
         status, graph = runtime.cudaStreamEndCapture(stream.handle)
         if int(status) != 0 or graph is None:
             runtime.cudaGetLastError()

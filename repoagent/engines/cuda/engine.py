@@ -174,11 +174,7 @@ class TensorRtContext:
             raise InternalError(f"TensorRT cannot use profile {index}: {self._log.reason()}")
 
     def set_shape(self, name: str, shape: Shape) -> None:
-        """The shape of an input.
-
-        Raises:
-            InvalidArgumentError: the profile does not allow it.
-        """
+        """The shape of an input; raises ``InvalidArgumentError`` if the profile does not allow it."""
         self._log.clear()
         if not self._context.set_input_shape(name, shape):
             raise InvalidArgumentError(f"input '{name}' cannot have shape {list(shape)}: {self._log.reason()}")
@@ -219,11 +215,7 @@ class TensorRtContext:
         return max(0, size)
 
     def enqueue(self, stream: CudaStream) -> None:
-        """Enqueue one execution. Everything that was set may be set again at once for the next one.
-
-        Raises:
-            InternalError: the engine refused it.
-        """
+        """Enqueue one execution, or raise ``InternalError``. What was set may be set again at once."""
         self._device.use()
         self._log.clear()
         done = self._context.execute_async_v3(stream.handle)

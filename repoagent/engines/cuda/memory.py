@@ -23,11 +23,7 @@ class Pair:
         """Where the engine finds it."""
 
     def fit(self, size: int) -> None:
-        """Have room for ``size`` bytes. If there was not enough, the addresses are others afterwards.
-
-        Raises:
-            UnavailableError: there is not enough memory.
-        """
+        """Have room for ``size`` bytes, or raise ``UnavailableError``. Addresses change if there was not enough."""
         if self._host is not None and size <= self.size:
             return
         size = max(_ROUND_UP, -(-size // _ROUND_UP) * _ROUND_UP)

@@ -97,11 +97,7 @@ class CudaPlatform:
         return gpu
 
     def open(self, plan: Any, options: EngineOptions) -> TensorRtEngine:
-        """Open a plan, a buffer that passed :meth:`check_plan`.
-
-        Raises:
-            InternalError: the library refused it; the message is its first error.
-        """
+        """Open a plan, a buffer that passed :meth:`check_plan`; ``InternalError`` has the library's first error."""
         device = self.device(options.device)
         device.use()
         self._log.clear()

@@ -43,19 +43,12 @@ def build_in_child(
 ) -> Product:
     """Build what ``order`` states in a new process, which ends with this one, and with the load.
 
-    Args:
-        order: What to build.
-        scratch: An empty directory of this load: where the process works and puts its temporary files.
-        label: What messages call the converter.
-        progress: Called on this thread.
-        cancelled: Asked twenty times a second; true kills the process with all that it started.
-        seconds: So does the end of this time; 0 for no limit.
+    It works in ``scratch``, an empty directory of this load. ``label`` is what messages call the converter.
+    ``cancelled`` is asked twenty times a second; true kills the process with all that it started, as does the end of
+    ``seconds`` (0: no limit). ``progress`` is called on this thread.
 
-    Raises:
-        CancelledError: it was killed because ``cancelled`` became true.
-        InternalError: it ended without a result, or was killed because its time was up.
-        UnsupportedError: this program does not know its Python interpreter.
-        RepoAgentError: the converter raised it.
+    Raises ``CancelledError``, what the converter raised, or ``InternalError`` if it ended without a result or took too
+    long.
     """
     read_end, write_end = os.pipe()
     with open(read_end, "rb", buffering=0) as events:

@@ -76,12 +76,8 @@ def planned(
     options: Mapping[str, str],
     settings: ConverterSettings,
 ) -> ConversionPlan:
-    """The plan of a conversion, with the versions of the packages that it is made with, where its process runs.
-
-    Raises:
-        UnsupportedError: the source is code, and may not be opened; or a package is missing.
-        RepoAgentError: the converter refuses the source.
-    """
+    """The plan of a conversion, with the versions of the packages that it is made with, where its process runs. Raises
+    ``UnsupportedError`` for code that may not be opened, or without a package."""
     environment = settings.environments.get(pair[0])
     needed: tuple[str, ...] = getattr(converter, "packages", ())
     used = tuple(one for names in (*needed, *getattr(converter, "libraries", ())) for one in names.split("|"))

@@ -17,12 +17,10 @@ _DOMAINS: Final = frozenset({b"", b"ai.onnx", b"ai.onnx.ml"})
 
 
 def refuse_special(directory: Path) -> None:
-    """Raise if a converter left anything but plain files and directories, with names that can be written down.
+    """Raise ``UnsafePathError`` if a converter left anything but plain files and directories with printable names.
 
-    A file with a second name is refused as well: changed or wiped there, it would be changed here.
-
-    Raises:
-        UnsafePathError: so it did; reading it could lead elsewhere, or never end.
+    Reading it could lead elsewhere, or never end. A file with a second name is refused as well: changed or wiped there,
+    it would be changed here.
     """
     for path, status in _entries(directory):
         name = path.name

@@ -119,9 +119,7 @@ class SharedConversions:
         """The payload that the holder of the key ``by`` signed as the result ``key``: its bytes, the statement in it,
         and the tools of the build as they are in a key.
 
-        Raises:
-            RepoAgentError: it is not there, or not signed.
-            LookupError, TypeError, ValueError: it is signed, and is no statement of a conversion.
+        Raises ``LookupError``, ``TypeError`` or ``ValueError`` if what is signed is no statement of a conversion.
         """
         from repoagent.api.envelopes import MOST_VALUES, read_document, verify
 

@@ -31,10 +31,8 @@ _SIGNATURES: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
 def code_of(info: AgentInfo) -> Code:
     """The agent's code: of a package, what RECORD lists, each file compared; of a directory, everything in it.
 
-    Compiled files in ``__pycache__`` are neither: they are never read for pinned code.
-
-    Raises:
-        ValueError: there is nothing to compare with, a file was changed after it was installed, or has no digest.
+    Compiled files in ``__pycache__`` are neither: they are never read for pinned code. Raises ``ValueError`` if there
+    is nothing to compare with, or a file was changed after it was installed or has no digest.
     """
     return _of_directory(info) if info.distribution is None else _of_package(distribution(info.distribution))
 
@@ -244,10 +242,8 @@ class PolicyPlanner:
     def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The demanded agents before, the model's own, the demanded agents after.
 
-        Raises:
-            InvalidArgumentError: in mode enforce, the load brings a configuration and the rule does not allow that.
-            AgentError: in mode enforce, an agent that the rule does not allow. Its code is not imported.
-            InternalError: in mode enforce, a backend or platform that the rule does not allow.
+        In mode enforce, raises for what the rule does not allow: a configuration of the load's, an agent, whose code is
+        not imported then, a backend or platform.
         """
         own = self._inner.plan(model_name, config, overridden=overridden)
         rule = self._policy.rule_for(model_name)

@@ -32,11 +32,8 @@ class SequenceMarks:
         return cls(request.asked.correlation_id, request.asked.sequence_start, request.asked.sequence_end)
 
     def after(self, parameters: Mapping[str, ParameterValue]) -> "SequenceMarks":
-        """These, or those in the parameters of a response: what it leaves out of the flags is then not set.
-
-        Raises:
-            InvalidArgumentError: one of them has a type that means nothing; the texts are Triton's.
-        """
+        """These, or those in the parameters of a response: what it leaves out of the flags is then not set. Raises
+        ``InvalidArgumentError``, in Triton's words, for a type that means nothing."""
         if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
             return self
         number = parameters.get("sequence_id", self.correlation_id)

@@ -44,11 +44,8 @@ class ModelTable:
         return [*([slot] if slot is not None else []), *self._namesakes.get(name, ())]
 
     def meant(self, name: str) -> ModelSlot | None:
-        """The one slot that ``name``, or an identity, means; None if there is none.
-
-        Raises:
-            InvalidArgumentError: there are models of that name in several namespaces.
-        """
+        """The one slot that ``name``, or an identity, means; None if there is none. ``InvalidArgumentError`` if several
+        namespaces have models of that name."""
         slot = self._slots.get(str(name))
         if slot is not None:
             return slot
@@ -62,11 +59,7 @@ class ModelTable:
         return next(iter(there or namesakes), None)
 
     def load(self, name: str, order: LoadRequest) -> Future[LoadReport]:
-        """Queue a load, in a new slot if the model has none.
-
-        Raises:
-            UnavailableError: :meth:`close` was called.
-        """
+        """Queue a load, in a new slot if the model has none; ``UnavailableError`` once :meth:`close` was called."""
         with self._lock:
             if self._closed:
                 raise UnavailableError(f"failed to load '{name}': the server is stopping")

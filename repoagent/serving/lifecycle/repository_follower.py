@@ -102,10 +102,8 @@ class Follower:
         """Load what is new or changed, unload what is gone; return when everything is done.
 
         A model whose load failed is tried again when its files change, an ensemble when anything does, and both after
-        pauses that grow. The models of a repository that cannot be listed stay as they are.
-
-        Raises:
-            RepoAgentError: a repository could never be listed; then nothing was done.
+        pauses that grow. The models of a repository that cannot be listed stay as they are. If this raises, a
+        repository could never be listed, and nothing was done.
         """
         listing = self._repositories.listing()
         self._note(reason for reason in listing.values() if reason)

@@ -139,11 +139,7 @@ class OutputPlace(Protocol):
     """Memory of the caller's for one output."""
 
     def room(self, byte_size: int) -> memoryview | None:
-        """The first ``byte_size`` of its bytes, writable; None if it has fewer.
-
-        Raises:
-            InvalidArgumentError: they are not there any more.
-        """
+        """The first ``byte_size`` of its bytes, writable; None if fewer; ``InvalidArgumentError`` if they are gone."""
 
 
 @dataclass(slots=True)

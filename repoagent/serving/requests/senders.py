@@ -151,11 +151,7 @@ class CollectingSender:
         return self._responses[0]
 
     def finish(self) -> None:
-        """Wait for the end, however many answers there are.
-
-        Raises:
-            RepoAgentError: one of them is an error.
-        """
+        """Wait for the end, however many answers there are; raises an error that is one of them."""
         self._final.acquire()
         for response in self._responses:
             if response.error is not None:
@@ -163,11 +159,7 @@ class CollectingSender:
 
 
 def submit_and_wait(submit: Callable[[InferRequest], None], request: InferRequest, model_name: str) -> InferResponse:
-    """Give ``request`` to ``submit`` and return its one answer; the request's own sender hears nothing.
-
-    Raises:
-        RepoAgentError: the answer is an error.
-    """
+    """Give ``request`` to ``submit`` and return its one answer, or raise its error; its own sender hears nothing."""
     collector = CollectingSender()
     own = request.redirect(collector)
     try:

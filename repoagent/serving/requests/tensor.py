@@ -227,12 +227,8 @@ def blank(data_type: DataType, dims: Sequence[int]) -> Array:
 
 
 def read_tensor(files: "ModelFiles", path: str, place: str, data_type: DataType, dims: Sequence[int]) -> Array:
-    """The tensor of that type and shape in a file of the model. ``place`` names in messages what it is for.
-
-    Raises:
-        InvalidArgumentError: the file does not hold as much.
-        RepoAgentError: there is no such file.
-    """
+    """The tensor of that type and shape in a file of the model. ``place`` names in messages what it is for. Raises
+    ``InvalidArgumentError`` if the file does not hold as much."""
     count = math.prod(dims)
     fixed = data_type is not DataType.BYTES
     with files.open(path) as stream:  # no more than the tensor takes, whatever the size of the file is
@@ -253,10 +249,7 @@ def read_tensor(files: "ModelFiles", path: str, place: str, data_type: DataType,
 
 def parse_bytes_tensor(content: bytes) -> Array:
     """The elements of a BYTES tensor in its binary form: each is a 4-byte little-endian length and that many bytes.
-
-    Raises:
-        InvalidArgumentError: the lengths do not add up.
-    """
+    Raises ``InvalidArgumentError`` if the lengths do not add up."""
     elements = []
     offset = 0
     while offset < len(content):

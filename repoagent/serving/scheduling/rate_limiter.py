@@ -86,11 +86,8 @@ class Ticket:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Have the resources for as long as the block takes; wait for them before.
-
-        Raises:
-            UnavailableError: :meth:`close` was called meanwhile.
-        """
+        """Have the resources for as long as the block takes; wait for them before. ``UnavailableError`` once
+        :meth:`close` was called."""
         if not self.take():
             raise UnavailableError("the model is unloaded")
         try:
@@ -121,11 +118,8 @@ class RateLimiter:
         self._line: list[tuple[tuple[int, int], Ticket]] = []
 
     def ticket(self, demand: Demand) -> Ticket:
-        """A place for a new instance.
-
-        Raises:
-            InvalidArgumentError: there will never be as much as it needs, or a resource is both global and not.
-        """
+        """A place for a new instance. Raises ``InvalidArgumentError`` if there will never be as much as it needs, or a
+        resource is both global and not."""
         with self._lock:
             ticket = Ticket(self, demand, next(self._numbers))
             tickets = {*self._tickets, ticket}

@@ -29,11 +29,7 @@ class Scheduler:
         self._model_name = model_name
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Execute ``request`` and return its answer.
-
-        Raises:
-            RepoAgentError: it failed, was cancelled, or waited too long.
-        """
+        """Execute ``request`` and return its answer; raises if it failed, was cancelled, or waited too long."""
         return submit_and_wait(self.submit, request, self._model_name)
 
     def submit(self, request: InferRequest) -> None:

@@ -43,10 +43,7 @@ class _Node:
 
 def check_members(config: ModelConfig, members: Sequence[ModelConfig]) -> None:
     """Check the completed configuration of an ensemble against those of its steps' members, in the steps' order.
-
-    Raises:
-        InvalidArgumentError: the first thing that does not fit.
-    """
+    ``InvalidArgumentError`` has the first thing that does not fit."""
     tensors = {item.name: _Node.of(config.name, config, item, reshape=True) for item in config.input}
     tensors |= {item.name: _Node.of(config.name, config, item, reshape=True) for item in config.output}
     for step, member in zip(config.ensemble_scheduling.step, members, strict=True):
@@ -218,11 +215,8 @@ class EnsembleBuilder:
         )
 
     def rebuild(self, ensemble: ServedModel, namespace: str) -> ServedModel:
-        """The same version, of an ensemble of ``namespace``, over the members that are loaded now.
-
-        Raises:
-            InvalidArgumentError: they do not fit any more.
-        """
+        """The same version, of an ensemble of ``namespace``, over the members that are loaded now;
+        ``InvalidArgumentError`` if they do not fit any more."""
         labels = ensemble.composition.labels if ensemble.composition is not None else NO_LABELS
         rebuilt = self.build(ensemble.name, ensemble.version, self._linked(ensemble, namespace), labels)
         rebuilt.keep_receipt(ensemble)

@@ -85,11 +85,8 @@ class ModelBuilder:
     """What one version may ask for."""
 
     def configuration(self, name: str, config: ModelConfig | None) -> ModelConfig:
-        """The configuration to start from: what the chain gave, or an empty one to be completed.
-
-        Raises:
-            InvalidArgumentError: there is none, and nothing may be completed.
-        """
+        """The configuration to start from: what the chain gave, or an empty one to be completed;
+        ``InvalidArgumentError`` if nothing may be completed."""
         if config is not None:
             return config
         if self.strict:
@@ -203,11 +200,8 @@ class ModelBuilder:
         return ensembles is not None and any(ensembles.outdated(served, namespace) for served in versions.values())
 
     def rebuild(self, versions: Mapping[int, ServedModel], namespace: str) -> dict[int, ServedModel]:
-        """The versions of an ensemble again, over the members that are loaded now; no agent is called.
-
-        Raises:
-            InvalidArgumentError: the members do not fit any more.
-        """
+        """The versions of an ensemble again, over the members that are loaded now; no agent is called. Raises
+        ``InvalidArgumentError`` if they do not fit any more."""
         if self.ensembles is None:
             raise AssertionError("there is no ensemble without a builder of ensembles")
         return {number: self.ensembles.rebuild(served, namespace) for number, served in versions.items()}
@@ -215,11 +209,7 @@ class ModelBuilder:
     def build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
-        """Load one version, with as many tries as the server allows.
-
-        Raises:
-            RepoAgentError: the last try failed.
-        """
+        """Load one version, with as many tries as the server allows; raises what the last one failed with."""
         for remaining in range(self.retries, -1, -1):
             try:
                 with loading_until(name, cancelled), opening_within(self.limits, cancelled):
@@ -297,14 +287,8 @@ class ModelBuilder:
         return config
 
     def examine(self, model: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, str]:
-        """The configuration of one version as a load would complete and check it; nothing is executed.
-
-        Returns:
-            The configuration, and why this machine cannot execute the model; empty if nothing is known against it.
-
-        Raises:
-            RepoAgentError: a load would refuse the configuration anywhere.
-        """
+        """The configuration of one version as a load would complete and check it, and why this machine cannot execute
+        the model: empty if nothing is known against it. Nothing is executed. Raises what a load anywhere would."""
         name = ModelId.of(model).name
         _refuse_unsupported(name, config)
         if is_ensemble(config):

@@ -241,11 +241,8 @@ class ServedModel:
             raise UnsupportedError(request.refuses_decoupled)
 
     def submit(self, request: InferRequest) -> None:
-        """Check and queue ``request``; whatever happens to it, its sender hears.
-
-        Raises:
-            RetiredError: the version is being unloaded; nothing was done and the sender was not called.
-        """
+        """Check and queue ``request``; whatever happens to it, its sender hears. Only if the version is being unloaded,
+        nothing is done, and ``RetiredError`` is raised."""
         request.arrival_ns = time.monotonic_ns()
         request.classes = self.classes
         try:

@@ -86,12 +86,10 @@ class BlobStore:
     ) -> tuple[str, int]:
         """Put ``file`` at ``target``, downloaded if it is not here; its SHA-256 and its size.
 
-        ``target`` is a link to the blob within the cache, elsewhere a private copy. One process downloads a file
-        while others wait. ``fresh`` gets the path of one whose bytes were hashed now: others are known by what was
-        noted of them. Errors as in :func:`~repoagent.storage.transfer.download_file.download_file`, and:
-
-        Raises:
-            UnavailableError: the file is not here, and ``offline``.
+        ``target`` is a link to the blob within the cache, elsewhere a private copy. One process downloads a file while
+        others wait. ``fresh`` gets the path of one whose bytes were hashed now: others are known by what was noted of
+        them. Raises as :func:`~repoagent.storage.transfer.download_file.download_file` does, and ``UnavailableError``
+        if ``offline``.
         """
         while True:
             name = self._name_of(file)

@@ -281,11 +281,8 @@ class MemoryFiles:
         return io.BytesIO(self.bytes(path))
 
     def local_path(self, path: str = "") -> Path:
-        """Write this file, or all that is in this directory, to the spill directory and return where it is.
-
-        Raises:
-            UnavailableError: the spill directory is full.
-        """
+        """Write this file, or all that is in this directory, to the spill directory and return where it is;
+        ``UnavailableError`` if that is full."""
         chosen = self._below(path)
         if not chosen and path:
             raise NotFoundError(f"the model has no '{path}'")

@@ -20,11 +20,8 @@ _NOT_ON_A_LINE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def object_parts(name: str) -> tuple[str, ...]:
-    """Split the name of a stored object. Stricter than :func:`relative_parts`: two names never give one path.
-
-    Raises:
-        UnsafePathError: also for an empty part or ``.``.
-    """
+    """Split the name of a stored object. Stricter than :func:`relative_parts`: an empty part or ``.`` is refused. So
+    two names never give one path."""
     parts = relative_parts(name)
     if "/".join(parts) != name or not parts:
         raise UnsafePathError(f"{shown(name)} is not a plain relative path (an empty part, '.' or a final '/')")
@@ -32,11 +29,8 @@ def object_parts(name: str) -> tuple[str, ...]:
 
 
 def check_component(name: str) -> str:
-    """Return ``name`` if it can be the name of one directory entry.
-
-    Raises:
-        UnsafePathError: it is empty, ``.``, ``..``, or holds ``/`` or NUL.
-    """
+    """``name`` if it can be the name of one directory entry: not empty, ``.`` or ``..``, without ``/`` and NUL. Else
+    raises ``UnsafePathError``."""
     if len(object_parts(name)) != 1:
         raise UnsafePathError(f"{shown(name)} contains '/'; expected one name")
     return name

@@ -238,15 +238,12 @@ def open_filesystem(
 ) -> Any:
     """Return the fsspec filesystem that ``url`` lies on.
 
-    Args:
-        url: Where; what it states about the filesystem counts unless ``storage_options`` states otherwise.
-        storage_options: Keyword arguments of the filesystem class.
-        filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins; they win over fsspec's.
-        timeout: Seconds of silence after which a connection is given up, where ``storage_options`` have none.
+    ``storage_options`` are keyword arguments of its class, and win over what the URL states. ``filesystems``, from
+    plug-ins, win over fsspec's: protocol -> ``"module:attribute"``. ``timeout``: seconds of silence after which a
+    connection is given up, unless an option has another limit.
 
-    Raises:
-        UnsupportedError: the package for this protocol is not installed; the message states which extra brings it.
-        InvalidArgumentError: no one knows the protocol, or its filesystem cannot be made.
+    Raises ``UnsupportedError`` with the extra that brings the package that is missing, and ``InvalidArgumentError`` for
+    a protocol that is not known, or whose filesystem cannot be made.
     """
     import fsspec
 

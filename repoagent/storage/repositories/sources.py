@@ -123,11 +123,8 @@ class MemorySource(ModelSource):
     """A model whose files came with the load call (``file:<path>`` contents). Equal contents, equal fingerprint."""
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Copy ``files`` (path relative to the model's directory -> content).
-
-        Raises:
-            UnsafePathError: a path leads out of the model's directory, or two paths exclude each other.
-        """
+        """Copy ``files`` (path relative to the model's directory -> content). Raises ``UnsafePathError`` if a path
+        leads out of it, or two exclude each other."""
         check_tree(files)
         super().__init__(name, fs=new_memory_filesystem(), root="/model", location=f"memory://{name}")
         self.files: Mapping[str, bytes] = dict(files)

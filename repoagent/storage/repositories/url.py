@@ -144,12 +144,8 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def with_credentials(url: RepositoryUrl, environment: Mapping[str, str] = os.environ) -> RepositoryUrl:
-    """``url`` with what the operator's credential file and variables give it; what it has itself wins.
-
-    Raises:
-        NotFoundError: the file is not there.
-        InvalidArgumentError: it cannot be understood.
-    """
+    """``url`` with what the operator's credential file and variables give it; what it has itself wins. Raises
+    ``NotFoundError`` without the file, and ``InvalidArgumentError`` if it cannot be understood."""
     section = _SECTIONS.get(url.protocol)
     if section is None:
         return url

@@ -29,24 +29,18 @@ def snapshot(
     hashed: Callable[[os.stat_result, Mapping[str, str]], object] | None = None,
     progress: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None,
 ) -> int:
-    """Copy the tree ``source`` into the empty or missing directory ``target``.
+    """Copy the tree ``source`` into the empty or missing directory ``target``; return the bytes that were copied.
 
-    Files share their blocks where the filesystem can (reflink) and are copied elsewhere. They are never hard links:
-    who writes to the original must not write to the copy. ``source`` itself may be a link. Times are not kept.
-    Returns the bytes that were copied, without those of shared blocks.
+    Files share their blocks where the filesystem can (reflink), which counts no bytes, and are copied elsewhere. They
+    are never hard links: who writes to the original must not write to the copy. ``source`` itself may be a link. Times
+    are not kept.
 
-    Args:
-        source: A directory.
-        target: Where the copy goes.
-        cancelled: Asked between files and blocks.
-        hashed: Called with the status of each copied file and its SHA-256, made of the bytes that were written; not
-            for files that share their blocks, which no byte of went by.
-        progress: Called with the bytes copied so far and those of the tree, after each block.
+    ``cancelled`` is asked between files and blocks. ``hashed`` gets the status of each copied file and the SHA-256 of
+    the bytes that were written; no byte of shared blocks goes by. ``progress`` gets the bytes copied so far and those
+    of the tree, after each block.
 
-    Raises:
-        UnsafePathError: there is a link or a special file in ``source``.
-        UnavailableError: the disk is full, or would be.
-        CancelledError: ``cancelled()`` became true.
+    Raises ``UnsafePathError`` for a link or a special file in ``source``, ``UnavailableError`` if the disk is full, or
+    would be, and ``CancelledError``.
     """
     target.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -21,12 +21,8 @@ def private_root(path: Path, *, purpose: str) -> Path:
     """As :func:`private_directory`, for one whose parents are not ours either: its place, without links.
 
     Who owns a directory can put another one into the place of what is in it. So every parent must be this user's or
-    root's, and so must every link on the way. One that everybody can write to, without the sticky bit, is only
-    reported: a volume that Kubernetes makes for one pod is such.
-
-    Raises:
-        InvalidArgumentError: as :func:`private_directory`; or a parent belongs to another user.
-        UnavailableError: it cannot be created.
+    root's, and so must every link on the way, or this raises ``InvalidArgumentError``. One that everybody can write to,
+    without the sticky bit, is only reported: a volume that Kubernetes makes for one pod is such.
     """
     _check_owners(path, f"{purpose} directory")  # before anything is made there
     made = private_directory(path, purpose=purpose).resolve()

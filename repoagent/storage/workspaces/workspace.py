@@ -31,16 +31,10 @@ class _Mount:
 
 
 def check_memory_only(directory: Path, *, allow_swap: bool = False, proc: Path = PROC) -> None:
-    """Check that files in ``directory`` never reach a disk.
+    """Check that files in ``directory``, on a tmpfs or ramfs, never reach a disk; ``proc`` is where procfs is mounted.
 
-    Args:
-        directory: An existing directory.
-        allow_swap: The operator accepts that the kernel may swap tmpfs pages out (its swap is encrypted, for example).
-        proc: Where procfs is mounted.
-
-    Raises:
-        UnsupportedError: it is missing, or not on tmpfs or ramfs.
-        UnavailableError: swap is on, or whether it is on cannot be found out.
+    ``allow_swap``: the operator accepts that the kernel may swap tmpfs pages out (its swap is encrypted, for example).
+    Raises ``UnsupportedError`` for another filesystem, and ``UnavailableError`` if swap is on, or may be.
     """
     if not directory.is_dir():
         raise UnsupportedError(f"{directory} does not exist, so there is no place in memory for confidential files")
@@ -59,11 +53,7 @@ def check_memory_only(directory: Path, *, allow_swap: bool = False, proc: Path =
 
 
 def swap_devices(proc: Path = PROC) -> list[str]:
-    """The devices and files that memory may be swapped to.
-
-    Raises:
-        UnavailableError: procfs does not show it.
-    """
+    """The devices and files that memory may be swapped to; raises ``UnavailableError`` if procfs does not show it."""
     try:
         lines = (proc / "swaps").read_text().splitlines()
     except OSError as error:
@@ -171,11 +161,8 @@ class WorkspaceRoot:
         self.close()
 
     def new(self, name: str) -> "Workspace":
-        """A workspace for one load of the model ``name``. Nothing is on disk before :meth:`Workspace.directory`.
-
-        Raises:
-            UnavailableError: the root is closed.
-        """
+        """A workspace for one load of the model ``name``, unless the root is closed. Nothing is on disk before
+        :meth:`Workspace.directory`."""
         with self._lock:
             if self._closed:
                 raise UnavailableError("no new workspace: the workspace root is closed")
@@ -211,11 +198,8 @@ class WorkspaceRoot:
         return path.resolve().is_relative_to(memory.resolve())
 
     def close(self) -> None:
-        """Remove every workspace and this process's directories; again is fine.
-
-        Raises:
-            InternalError: something could not be removed; the rest is gone.
-        """
+        """Remove every workspace and this process's directories; again is fine. ``InternalError`` if something could
+        not be removed; the rest is gone."""
         with self._lock:
             self._closed = True
             workspaces = list(self._workspaces.values())
@@ -337,11 +321,8 @@ class Workspace:
             return len(labels)
 
     def close(self) -> None:
-        """Remove everything, confidential directories first; again is fine.
-
-        Raises:
-            InternalError: something could not be removed; the rest is gone. The next start tries again.
-        """
+        """Remove everything, confidential directories first; again is fine. ``InternalError`` if something could not be
+        removed: the next start tries again."""
         with self._lock:
             self._closed = True
             self._root._forget(self._serial)

@@ -289,10 +289,7 @@ class Mapping:
 
     def view(self, place: Place) -> Array:
         """The bytes of a block. When the last array over them has gone, :meth:`released` has the block.
-
-        Raises:
-            ProtocolError: there is no such memory.
-        """
+        ``ProtocolError`` if there is no such memory."""
         number, offset, size = place
         memory = self._maps.get(number)
         if memory is None or not 0 <= offset <= offset + size <= len(memory):  # NumPy does not look at all of this.

@@ -33,11 +33,8 @@ class BackgroundCalls:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def run(self, call: Callable[[], None]) -> None:
-        """Have ``call``, which raises nothing, called on some thread, perhaps later.
-
-        Raises:
-            UnavailableError: too many wait, or the machine has no thread left.
-        """
+        """Have ``call``, which raises nothing, called on some thread, perhaps later. ``UnavailableError`` if too many
+        wait, or the machine has no thread left."""
         with self._lock:
             if self._threads >= self._most_threads:
                 self._enqueue(call)
@@ -83,12 +80,9 @@ _MOST_LINES: Final = 1 << 31
 
 
 def log_record(model_name: str, body: Any) -> None:
-    """Log what the process sends.
+    """Log what the process sends; raises ``ProtocolError`` if it is not a log record.
 
     All goes to the logger of models: a logger is kept for good, and another one would write as someone else.
-
-    Raises:
-        ProtocolError: it is not a log record.
     """
     try:
         name, level, path, line, text = body
@@ -133,11 +127,7 @@ class Services:
         self._metrics = ReportedMetrics(limits)
 
     def handle(self, child: ChildProcess, message: Message) -> None:
-        """Do what ``message`` asks for.
-
-        Raises:
-            ProtocolError: it makes no sense.
-        """
+        """Do what ``message`` asks for; raises ``ProtocolError`` if it makes no sense."""
         kind, body = message.kind, message.body
         try:
             if kind == Kind.RESPONSE:
@@ -300,11 +290,7 @@ class ReportedMetrics:
         self._series_numbers: dict[metrics.Metric, int] = {}
 
     def family(self, name: str, description: str, kind: metrics.MetricKind) -> int:
-        """The number of that family.
-
-        Raises:
-            RepoAgentError: there cannot be such a family, or not a further one.
-        """
+        """The number of that family; raises if there cannot be such a family, or not a further one."""
         _check_length(name, description)
         family = metrics.REGISTRY.family(name, description, kind)
         if family in self._family_numbers:
