@@ -230,7 +230,7 @@ $(VLLM)/.installed:
 
 # Two tables, on a machine that does nothing else. The first, twelve minutes, makes docs/measurements/serving.md and the
 # plot of the README: ours, a stock Triton (its wheel needs no GPU) and MLServer; perf_analyzer comes with an old wheel of
-# tritonclient. The second, nine minutes, makes docs/measurements/llm-peers.md: ours, llama.cpp, openvino-genai and vLLM.
+# tritonclient. The second, fifteen minutes, makes docs/measurements/llm-peers.md: ours, llama.cpp, openvino-genai and vLLM.
 # Each server has an environment of its own. BENCH_TABLE="--quick --write build/table/measurements" tries both.
 PERF_ANALYZER := .venvs/perf_analyzer
 BENCH_TABLE ?= --write docs/measurements

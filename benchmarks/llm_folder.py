@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from executor_speed import SCALE, SIZES
-from repoagent_llm.builder import Precision, build
+from repoagent_llm.builder import Form, Precision, build
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from examples.executor.synthetic import synthetic_checkpoint
@@ -49,9 +49,11 @@ def make_checkpoint(folder: Path, size: str) -> Path:
     return folder
 
 
-def make_repository(root: Path, checkpoint: Path, parameters: dict[str, str], precision: str = "fp32") -> Path:
+def make_repository(
+    root: Path, checkpoint: Path, parameters: dict[str, str], precision: str = "fp32", form: Form = Form.GQA
+) -> Path:
     """The model ``m`` in ``root/models``; its decoder folder."""
-    folder = build(checkpoint, root / "models" / "m" / "1", precision=Precision(precision))
+    folder = build(checkpoint, root / "models" / "m" / "1", form=form, precision=Precision(precision))
     lines = [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in parameters.items()]
     (root / "models" / "m" / "config.pbtxt").write_text("\n".join(['backend: "llm"', *lines]))
     return folder

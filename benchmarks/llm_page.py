@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from executor_runs import NEW_TOKENS, PROMPT
-from llm_engines import OURS
+from llm_engines import OURS, OURS_PAGED
 from measures import Sample, markdown
 
-KINDS = {"fp32": "float32", "short": "8 or 16 bits"}
+KINDS = {"fp32": "float32", "short": "8 or 16 bits", "int4": "4 bits"}
 PAGE = """# Tokens per second beside other engines
 
 ![Tokens per second beside other engines' servers](../img/llm_peers.svg)
@@ -23,7 +23,9 @@ All engines serve the same random Llama of {parameters} parameters over OpenAI's
 They are asked in turns, in one run, on the same cores as the client. `make bench-table-llm`, a part
 of `make bench-table`, makes this page with `benchmarks/llm_peers.py`.
 
-Tokens per second, by requests at once. The bold number is ours over the fastest of the others:
+"repoagent" runs on ONNX Runtime, "pages" is ours with
+[paged attention](../reference/executor.md#paged-attention) on OpenVINO. Tokens per second, by
+requests at once. The bold number is ours over the fastest of the others:
 
 {rates}
 
@@ -43,12 +45,18 @@ Each cell has the median, and the least and the most of its measurements.
   llama.cpp keeps keys and values in float16, its default.
 - **8 or 16 bits**: int8 weights here, Q8_0 in llama.cpp and openvino-genai. vLLM takes 8 bits from
   calibrated checkpoints only, so it serves bfloat16.
+- **4 bits**: blocks of 32, Q4_0 in llama.cpp and openvino-genai.
+- **Pages** round activations in 8 and 4 bits (`exact` = `false`), as openvino-genai does, and
+  nothing in float32.
 - **openvino-genai** has no server in its wheels: `benchmarks/llm_openvino.py` puts its pipeline
   behind the same route.
 - **Same text** as ours, of four prompts, before the measurement. The weights are random, so texts
   part at the smallest rounding.
 {same}
 """
+
+
+_OURS = (OURS, OURS_PAGED)
 
 
 class Cell(NamedTuple):
@@ -90,9 +98,9 @@ class Table:
         median = self.rate(cell)
         if median is None:
             return "-"
-        others = [self.rate(cell._replace(engine=name)) for name in self.versions if name != OURS]
+        others = [self.rate(cell._replace(engine=name)) for name in self.versions if name not in _OURS]
         fastest = max((rate for rate in others if rate is not None), default=None)
-        ratio = f", **{median / fastest:.2f}**" if cell.engine == OURS and fastest else ""
+        ratio = f", **{median / fastest:.2f}**" if cell.engine in _OURS and fastest else ""
         return f"{median:,.0f}{ratio} {self._spread([sample.rate for sample in self.samples[cell]], cell)}"
 
     def first_text(self, cell: Cell) -> str:
@@ -113,7 +121,7 @@ def show(table: Table) -> None:
             if cell in table.samples:
                 rate = table.rate_text(cell).replace("**", "")
                 same = table.same.get((name, precision), "-")
-                print(f"    {name:<16}{rate:<40}{table.first_text(cell):<36}{same}")
+                print(f"    {name:<18}{rate:<40}{table.first_text(cell):<36}{same}")
 
 
 def write(table: Table, directory: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from executor_runs import NEW_TOKENS, PROMPT
 from llm_client import Client
-from llm_engines import ENGINES, OURS, PRECISIONS, Wanted
+from llm_engines import ENGINES, OURS, PRECISIONS, Unserved, Wanted
 from llm_folder import make_checkpoint, prompts
 from llm_page import Cell, Streamed, Table, show, write
 from measures import busy_seconds, machine, options_of, own_seconds, quiet, rounds, wait_for_quiet
@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
         precisions=(list(PRECISIONS), "only these"),
         engines=(list(ENGINES), "only these"),
         rounds=(5, "quiet measurements of each cell"),
-        minutes=(9.0, "nothing is repeated after that; the start counts"),
+        minutes=(15.0, "nothing is repeated after that; the start counts"),
         quick=(False, "one round, whatever others do"),
         write=(Path, "write llm-peers.md, its data and its plot below this directory"),
         environments=(Path(".venvs"), "where those of the engines lie"),
@@ -120,6 +120,8 @@ def start(
                 wanted = Wanted(folder, checkpoint, str(options.environments / python), precision)
                 server = stack.enter_context(serve(wanted))
                 written[name, precision] = completions(server.http, checked)
+            except Unserved:
+                continue
             except Missing as error:
                 missing[f"MISSING {name}"] = str(error)
                 break

