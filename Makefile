@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm 
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
-.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers openai-clients bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
+.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers openai-clients bench-table bench-table-models bench-table-llm bench-tables bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -258,6 +258,21 @@ bench-table-llm: $(STAMP) $(LLM_PEERS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
 	$(BIN)/python benchmarks/llm_peers.py $(BENCH_LLM)
 
+# Models of tables beside MLServer's runtimes and their libraries; 2 GB of environments.
+MLSERVER_TABLES := .venvs/mlserver-tables
+SKLEARN := .venvs/sklearn
+
+$(MLSERVER_TABLES)/bin/mlserver:
+	$(PYTHON) -m venv $(MLSERVER_TABLES)
+	$(MLSERVER_TABLES)/bin/python -m pip install --quiet --disable-pip-version-check mlserver mlserver-sklearn mlserver-xgboost mlserver-lightgbm scikit-learn==1.9.1
+
+$(SKLEARN)/bin/python:
+	$(PYTHON) -m venv $(SKLEARN)
+	$(SKLEARN)/bin/python -m pip install --quiet --disable-pip-version-check scikit-learn==1.9.1 skl2onnx onnx onnxruntime
+
+bench-tables: $(STAMP) $(MLSERVER_TABLES)/bin/mlserver $(SKLEARN)/bin/python
+	$(BIN)/python benchmarks/tables.py
+
 # Servers of others behind `repoagent run`; gguf writes the model of llama.cpp.
 any-server: $(STAMP) $(XLLAMACPP)/.installed $(VLLM)/.installed $(MLSERVER)/bin/mlserver $(TRITON)/.installed
 	if [ -e $(VLLM)/.installed ]; then \
@@ -328,4 +343,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests agents/*/tests llm/tests server_stub/tests capi/tests)
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(CLIENTS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(MLSERVER_TABLES) $(SKLEARN) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(SOPS) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(MODELS) $(CLIENTS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -172,7 +172,7 @@ def compared(names: Sequence[str], loads: Sequence[Workload], folder: str, optio
     with ExitStack() as stack:
         command = [sys.executable, __file__, "--folder", folder, "--serve"]
         subjects = {name: stack.enter_context(piped([*command, name])) for name in names}
-        clocks = {name: partial(clock_of, pid) for name, (pid, _) in subjects.items()}
+        clocks = {name: partial(clock_of, process.pid) for name, (process, _) in subjects.items()}
         rows = [[name] for name in names]
         for load in loads:
             with ExitStack() as clients:

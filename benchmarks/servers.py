@@ -139,16 +139,21 @@ def triton_command(environment: Path, backends: Path) -> tuple[list[str], dict[s
 
 
 @contextmanager
-def mlserver(name: str, folder: Path, environment: Path) -> Iterator[Server]:
-    """MLServer, installed in ``environment``, in one process, with a runtime that returns its input."""
+def mlserver(
+    name: str, folder: Path, environment: Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[Server]:
+    """MLServer, installed in ``environment``, in one process.
+
+    It has the models of ``settings``; without them those of ``folder/models``, with a runtime that returns its input.
+    """
     program = environment / "bin" / "mlserver"
     if not program.exists():
         raise Missing("MLServer is not installed; `make bench-table` does it")
     ports, home = free_ports(3), folder / "mlserver"
-    for model in sorted((folder / "models").iterdir()):
-        (home / model.name).mkdir(parents=True)
-        settings = {"name": model.name, "implementation": "mlserver_models.Identity"}
-        (home / model.name / "model-settings.json").write_text(json.dumps(settings))
+    echoes = {"implementation": "mlserver_models.Identity"}
+    for model, given in (settings or {one.name: echoes for one in (folder / "models").iterdir()}).items():
+        (home / model).mkdir(parents=True)
+        (home / model / "model-settings.json").write_text(json.dumps({"name": model, **given}))
     numbers = dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
     (home / "settings.json").write_text(json.dumps({**numbers, "parallel_workers": 0, "debug": False}))
     variables = {**os.environ, "PYTHONPATH": str(HERE)}
@@ -210,13 +215,13 @@ def _wait(process: Process, log: Path, seconds: float, condition: Callable[[], b
 
 
 @contextmanager
-def piped(command: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """A process that serves until its standard input ends: its id, and the JSON that it prints first."""
+def piped(command: Sequence[str]) -> Iterator[tuple["subprocess.Popen[str]", Any]]:
+    """A process that serves until its standard input ends, and the JSON that it prints first."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield process.pid, json.loads(process.stdout.readline())
+        yield process, json.loads(process.stdout.readline())
     finally:
         process.stdin.close()
         process.wait()
