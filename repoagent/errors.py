@@ -4,7 +4,9 @@ The codes and their numbers are those of Triton's ``TRITONSERVER_Error_Code``; f
 """
 
 import enum
+import errno
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any, ClassVar, Final
 
@@ -200,3 +202,34 @@ _OF_CODE: Final[dict[int, type[RepoAgentError]]] = {
 def error_of(code: int, message: str) -> RepoAgentError:
     """The plain error of a code: :class:`NotFoundError` for ``NOT_FOUND``, and so on."""
     return _OF_CODE[code](message)
+
+
+FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def storage_faults(what: str, where: str) -> Iterator[None]:
+    """Turn whatever a filesystem raises into ``NotFoundError`` or ``UnavailableError``, with the cause attached."""
+    try:
+        yield
+    except RepoAgentError:
+        raise
+    except FileNotFoundError as error:
+        raise NotFoundError(f"cannot {what} {where}: it does not exist") from error
+    except NotADirectoryError as error:
+        raise NotFoundError(f"cannot {what} {where}: it is not a directory") from error
+    except PermissionError as error:
+        raise UnavailableError(f"cannot {what} {where}: {described(error)}") from error
+    except Exception as error:  # filesystem packages have no common base for "the server did not answer"
+        raise StoreUnavailableError(f"cannot {what} {where}: {described(error)}") from error
+
+
+@contextmanager
+def full_disk(where: str, needed: int) -> Iterator[None]:
+    """Turn "no space left" into ``UnavailableError``; ``needed`` is the size of all that was to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise UnavailableError(f"no space left on {where} while writing {needed} bytes") from error

@@ -9,10 +9,9 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from repoagent.api.downloads import RemoteFile
-from repoagent.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from repoagent.errors import InvalidArgumentError, NotFoundError, UnavailableError, storage_faults
 from repoagent.storage.cache.blob_store import OFFLINE_VARIABLE
 from repoagent.storage.cache.cache import CacheScope
-from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import FileEntry, list_files, single_file
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url, with_credentials

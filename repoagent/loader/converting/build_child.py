@@ -8,7 +8,6 @@ import ctypes
 import logging
 import os
 import resource
-import signal
 import sys
 import time
 import traceback
@@ -21,8 +20,8 @@ from repoagent.beneath.jail import apply
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.loader.converting.messages import BuildOrder, error_line, product_line, progress_line
 from repoagent.loader.converting.registry import resolve
+from repoagent.programs import end_with_parent
 
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PROGRESS_SECONDS: Final = 0.05
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
@@ -56,7 +55,7 @@ class _Events:
 
 def main(events_fd: int, parent: int) -> None:
     """Build what standard input orders; the process is to end afterwards."""
-    _end_with(parent)
+    end_with_parent(parent)
     order = BuildOrder.from_json(sys.stdin.read())
     _protect(order)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to standard error: the last lines are shown
@@ -82,13 +81,6 @@ def _text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # An exception may be of any class, and fail to be a text.
         return f"{type(error).__name__}, which has no text"
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, also while no Python code runs here."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _protect(order: BuildOrder) -> None:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.errors import CancelledError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, NotFoundError, RepoAgentError, UnavailableError, storage_faults
 from repoagent.loader.converting.provenance import PREDICATE, STATEMENT, SUFFIX
 from repoagent.nested_text import read_json
-from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import TIMEOUT, is_local, open_patiently
 from repoagent.storage.repositories.url import parse_url

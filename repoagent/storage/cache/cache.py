@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent.errors import InvalidArgumentError, NotFoundError, storage_faults
 from repoagent.public_text import hide
 from repoagent.storage.cache.cache_store import CacheStore, name_of
-from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.transfer.localize import (

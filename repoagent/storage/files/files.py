@@ -12,8 +12,7 @@ from typing import BinaryIO, Final, Protocol
 
 from repoagent.beneath.opening import list_beneath, open_beneath, relative_parts, status_beneath
 from repoagent.beneath.unchanged import Watched
-from repoagent.errors import NotFoundError, UnavailableError
-from repoagent.storage.paths.faults import full_disk, storage_faults
+from repoagent.errors import NotFoundError, UnavailableError, full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.repositories.sources import ModelSource
 

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from repoagent.api.report import ArtifactType
 from repoagent.beneath.opening import open_beneath, read_up_to
-from repoagent.errors import ConfigError, NotFoundError
+from repoagent.errors import ConfigError, NotFoundError, storage_faults
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.public_text import hide, hide_url
-from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_model_directory, check_tree, is_text, object_parts
 from repoagent.storage.repositories.filesystems import TIMEOUT, RemoteCalls, is_local, open_patiently
 from repoagent.storage.repositories.listing import FileEntry, Fingerprint, fingerprint_of, list_directories, list_files

@@ -7,8 +7,15 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from repoagent.errors import CancelledError, InvalidArgumentError, StoreUnavailableError, UnavailableError, described
-from repoagent.storage.paths.faults import full_disk
+from repoagent.errors import (
+    FULL_DISK,
+    CancelledError,
+    InvalidArgumentError,
+    StoreUnavailableError,
+    UnavailableError,
+    described,
+    full_disk,
+)
 from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
 from repoagent.storage.transfer.streams import (
     SEGMENT,
@@ -104,8 +111,7 @@ class ReceivedRanges:
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_OUR_DISK: Final = _FULL | {errno.EROFS, errno.EFBIG}
+_OUR_DISK: Final = FULL_DISK | {errno.EROFS, errno.EFBIG}
 _LATER: Final = frozenset({0, 408, 425, 429})
 """What a server that may answer another time reports, besides its own failures (500 and above)."""
 logger = logging.getLogger(__name__)
@@ -144,7 +150,7 @@ def download_file(file: RemoteFile, into: PartialFile, context: DownloadContext,
             into.clear()
             raise
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL_DISK:
                 into.clear()
             raise
 

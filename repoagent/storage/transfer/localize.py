@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from repoagent.errors import AlreadyExistsError, UnavailableError
-from repoagent.storage.paths.faults import full_disk, storage_faults
+from repoagent.errors import AlreadyExistsError, UnavailableError, full_disk, storage_faults
 from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of, list_files

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.beneath.opening import check_depth, check_file
-from repoagent.errors import CancelledError, UnsafePathError
-from repoagent.storage.paths.faults import full_disk
+from repoagent.errors import CancelledError, UnsafePathError, full_disk
 from repoagent.storage.paths.trees import tree_size
 from repoagent.storage.workspaces.process_dir import check_space, free_bytes
 

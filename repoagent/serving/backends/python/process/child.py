@@ -1,6 +1,5 @@
 """A child process: one instance of a Python model, which does what the server asks until that goes away."""
 
-import ctypes
 import faulthandler
 import logging
 import math
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
+from repoagent.programs import end_with_parent
 from repoagent.serving.backends.python.model.context import ModelContext
 from repoagent.serving.backends.python.model.instance import PythonInstance, completed, started
 from repoagent.serving.backends.python.model.utils import MetricFamily
@@ -35,7 +35,6 @@ from repoagent.serving.backends.python.process.remote import (
 )
 from repoagent.serving.requests.request import InferResponse
 
-_PR_SET_PDEATHSIG: Final = 1
 _NUMBER: Final = struct.Struct("Q")
 """In the machine's own order: so it is written in one step."""
 _KEEP_NS: Final = 1_000_000
@@ -54,7 +53,7 @@ def main(
 
     What has been begun of the work is noted in the file ``progress_fd``. The other numbers are what the server takes.
     """
-    _end_with(parent)
+    end_with_parent(parent)
     sys.argv = [""]  # As under Triton: what parses the command line for a model finds none.
     faulthandler.enable()
     # Who stops the server signals its whole group or container: its children finish what it still wants of them.
@@ -74,13 +73,6 @@ def main(
     os.register_at_fork(after_in_child=partial(_mark_as_fork, (work, side), handler))
     _Child(work, side, core, progress_fd).serve()
     return 0
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, also while no Python code runs here."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _mark_as_fork(channels: tuple[Channel, ...], handler: logging.Handler) -> None:
