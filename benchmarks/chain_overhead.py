@@ -8,12 +8,16 @@ Every agent is called with LOAD, LOAD_COMPLETE, UNLOAD and UNLOAD_COMPLETE and i
 agents take turns, so that a slow moment of the machine hits all of them; the median of the rounds counts. An agent's
 cost is the slope: what five agents take longer than none, divided by five.
 
-Then a model of ``--mib`` passes verify, decrypt and checksum, in turns with a copy made first and with one read that
-verify and decrypt share, without and with a receipt: bytes read and written per byte of the model, by the kernel's
-counters of this process and by the load report, and the seconds of the load, its own and those of all processors.
-Beside these ``openssl dgst`` of what is encrypted, ``age -d`` and ``openssl dgst`` of what came of it, in a row. All of
-it in each of ``--directories``, on a disk with a warm and with a cold page cache. Medians of the turns are printed, and
-the share of the seconds that a copy first takes.
+Then an ONNX model of ``--mib`` passes verify, decrypt and checksum in several ways, in turns. In the first every agent
+reads a copy and hashes for itself: neither do digests travel with the files, nor do agents share a read. In the second
+digests travel. In the third verify and decrypt share one read, too, and in the fourth a receipt is made. The first and
+the third are repeated with convert at the end. Beside these run ``openssl dgst`` of what is encrypted, ``age -d``, and
+``openssl dgst`` of what came of it, in a row.
+
+Printed are medians of the turns: bytes read and written per byte of the model, by the kernel's counters (of this
+process and of its ended children, such as the converter's) and by the load report; the seconds of the load, its own and
+those of all processors; and the shares of both of the way in which every agent hashes for itself. All of it in each of
+``--directories``, on a disk with a warm and with a cold page cache.
 """
 
 import hashlib
@@ -25,15 +29,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from measures import in_turns, options_of, table
+from measures import columns, in_turns, options_of, table
+from onnx import TensorProto, helper
+from onnx_models import onnx_model
 from repoagent_attest.attestor import DsseAttestor
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
@@ -43,9 +50,10 @@ from repoagent_verify.signing import Identity, sign
 
 from repoagent.api import Agent
 from repoagent.api.attesting import AttestorOptions
+from repoagent.beneath.kept_digests import KeptDigests
 from repoagent.loader.attesting import Attesting, AttestSettings
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.load_context import Services
+from repoagent.loader.load_context import LoadContext, Services
 from repoagent.loader.loader import Loader
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.sources import ModelSource, open_source
@@ -55,7 +63,11 @@ from repoagent.testing import AgentHarness, FakeKeys
 LIMIT_MS = 1.0
 MOST = 5
 MEMORY = Path("/dev/shm")
-FIRST = "a copy first"
+FLOAT = TensorProto.FLOAT
+BY_ITSELF = "every agent hashes"
+AT_THE_END = ", convert"
+FEATURES = 256
+"""Of a row of the model's input."""
 
 
 class NothingAgent(Agent):
@@ -135,9 +147,10 @@ def forget(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Protected:
-    """A model that is encrypted and signed, and what opens it."""
+    """A model that is encrypted and signed, without and with ``convert`` at the end, and what opens it."""
 
     root: Path
+    converted: Path
     keys: FakeKeys
     identity: Path
     size: int
@@ -151,10 +164,14 @@ class Protected:
 def protected(scratch: Path, mib: int, turns: int, *, cold: bool) -> None:
     """Load a model in every way, in turns, and print what was read and written."""
     model = write_protected(scratch, mib)
+    load, convert = partial(load_protected, scratch, model), partial(load_protected, scratch, model, model.converted)
     ways: dict[str, Callable[[], Sequence[float]]] = {
-        FIRST: partial(load_protected, scratch, model, reads_once=False),
-        "one read": partial(load_protected, scratch, model, reads_once=True),
-        "one read, a receipt": partial(load_protected, scratch, model, reads_once=True, attesting=receipts()),
+        BY_ITSELF: partial(load, model.root, travels=False, reads_once=False),
+        "digests travel": partial(load, model.root, reads_once=False),
+        "one read": partial(load, model.root),
+        "one read, a receipt": partial(load, model.root, attesting=receipts()),
+        BY_ITSELF + AT_THE_END: partial(convert, travels=False, reads_once=False),
+        "one read" + AT_THE_END: convert,
     }
     if shutil.which("age") and shutil.which("openssl"):
         ways["openssl dgst, age -d, openssl dgst"] = partial(peers, scratch, model)
@@ -164,60 +181,97 @@ def protected(scratch: Path, mib: int, turns: int, *, cold: bool) -> None:
             if cold:
                 forget(model.file)
             found[way].append(take())
-    whole = statistics.median(each[-2] for each in found[FIRST])
     rows = []
     for way, each in found.items():
-        *amounts, seconds, computed = map(statistics.median, zip(*each, strict=True))
-        known = [f"{amount:.2f}" for amount in amounts] or ["-"] * 3
-        rows.append((way, *known, f"{seconds:.2f}", f"{computed:.2f}", f"{seconds / whole:.2f}"))
-    print(table(("", "read", "in the report", "written", "seconds", "of processors", "share"), rows))
+        whole = found[BY_ITSELF + AT_THE_END if way.endswith(AT_THE_END) else BY_ITSELF]
+        *amounts, seconds, computed = columns(each)
+        known = [f"{amount:.2f}" for amount in amounts] or ["-"] * 4
+        shares = columns([(one[-2] / two[-2], one[-1] / two[-1]) for one, two in zip(each, whole, strict=True)])
+        rows.append((way, *known, f"{seconds:.2f}", f"{shares[0]:.2f}", f"{computed:.2f}", f"{shares[1]:.2f}"))
+    report = "in the report"
+    print(table(("", "read", report, "written", report, "seconds", "share", "of processors", "share"), rows))
 
 
 def write_protected(scratch: Path, mib: int) -> Protected:
-    model, keys, plain = scratch / "m", FakeKeys(), os.urandom(mib << 20)
-    agents = {"verify": ("public_key", "fake:signer"), "decrypt": ("identity", "fake:identity")}
-    checked = ("SHA256:1/model.onnx", hashlib.sha256(plain).hexdigest())
-    entries = ", ".join(
-        f'{{ name: "{name}" parameters {{ key: "{key}" value: "{value}" }} }}'
-        for name, (key, value) in {**agents, "checksum": checked}.items()
-    )
-    (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {entries} ] }}\n")
-    (scratch / "plain").write_bytes(plain)
-    identity, key = X25519Identity.generate(), ec.generate_private_key(ec.SECP256R1())
-    encrypt_file(scratch / "plain", model / "1" / "model.onnx.age", [identity.recipient])
-    (scratch / "plain").unlink()
-    (model / "model.sig").write_bytes(sign(model, Identity(key), Serialization(), signature="model.sig"))
+    identity, key, keys = X25519Identity.generate(), ec.generate_private_key(ec.SECP256R1()), FakeKeys()
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     keys.put("signer", public)
     keys.put("identity", identity.export().encode())
     (scratch / "identity").write_text(identity.export())
-    return Protected(model, keys, scratch / "identity", len(plain))
+    plain, encrypted = scratch / "plain", scratch / "encrypted"
+    width = (mib << 20) // (4 * FEATURES)
+    weights = TensorProto(name="W", data_type=FLOAT, dims=(FEATURES, width), raw_data=os.urandom(mib << 20))
+    plain.write_bytes(onnx_model([helper.make_node("MatMul", ["x", "W"], ["y"])], [weights], FEATURES, width))
+    encrypt_file(plain, encrypted, [identity.recipient])
+    size, digest = plain.stat().st_size, hashlib.sha256(plain.read_bytes()).hexdigest()
+    plain.unlink()
+    agents = [
+        ("verify", "public_key", "fake:signer"),
+        ("decrypt", "identity", "fake:identity"),
+        ("checksum", "SHA256:1/model.onnx", digest),
+        ("convert", "level", "basic"),
+    ]
+    roots = scratch / "m", scratch / "converted" / "m"
+    for root, chain in zip(roots, (agents[:-1], agents), strict=True):
+        (root / "1").mkdir(parents=True)
+        entries = ", ".join(
+            f'{{ name: "{name}" parameters {{ key: "{parameter}" value: "{value}" }} }}'
+            for name, parameter, value in chain
+        )
+        (root / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {entries} ] }}\n")
+        os.link(encrypted, root / "1" / "model.onnx.age")
+        (root / "model.sig").write_bytes(sign(root, Identity(key), Serialization(), signature="model.sig"))
+    encrypted.unlink()
+    return Protected(*roots, keys, scratch / "identity", size)
 
 
 def load_protected(
-    scratch: Path, model: Protected, *, reads_once: bool, attesting: Attesting | None = None
+    scratch: Path,
+    model: Protected,
+    root: Path,
+    *,
+    travels: bool = True,
+    reads_once: bool = True,
+    attesting: Attesting | None = None,
 ) -> tuple[float, ...]:
-    """Read, of these in the report, written, per byte of the model; seconds, and those of all processors.
+    """Read and written, each by the kernel and by the report, per byte of the model; seconds, and of all processors.
 
-    ``reads_once``: False is the chain without the read that agents share, which makes a copy first.
+    ``travels``: False is the chain in which every agent reads and hashes for itself. ``reads_once``: False is the chain
+    without the read that agents share, which makes a copy first.
     """
-    DecryptAgent.reads_once = reads_once
-    with (
-        patch("repoagent.testing.harness.Services", partial(Services, attesting=attesting)),
-        AgentHarness(scratch / "harness", keys=model.keys) as harness,
-    ):
-        before, started, computing = io_bytes(), time.perf_counter(), time.process_time()
-        chain = harness.load(model.root)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(DecryptAgent, "reads_once", reads_once))
+        stack.enter_context(patch("repoagent.testing.harness.Services", partial(Services, attesting=attesting)))
+        if not travels:
+            stack.enter_context(digests_stay())
+        harness = stack.enter_context(AgentHarness(scratch / "harness", keys=model.keys))
+        before, started, computing = io_bytes(), time.perf_counter(), os.times()
+        chain = harness.load(root)
         chain.attest([1])
-        seconds, after = time.perf_counter() - started, io_bytes()
-        computed = time.process_time() - computing
+        seconds, computed, after = time.perf_counter() - started, spent(computing), io_bytes()
         chain.complete()
-        reported = sum(action.bytes_read for entry in chain.report.entries for action in entry.actions)
+        actions = [action for entry in chain.report.entries for action in entry.actions]
         chain.unload()
         chain.unload_complete()
-    amounts = (after[0] - before[0], reported, after[1] - before[1])
+    by_agents = sum(action.bytes_read for action in actions), sum(action.bytes_written for action in actions)
+    amounts = after[0] - before[0], by_agents[0], after[1] - before[1], by_agents[1]
     return *(count / model.size for count in amounts), seconds, computed
+
+
+@contextmanager
+def digests_stay() -> Iterator[None]:
+    """For a block, nothing is hashed as it is written, and no digest is kept for another agent."""
+    isolate = LoadContext.isolate
+
+    def unhashed(load: LoadContext, *, agent: str = "", **_: Any) -> int | None:
+        return isolate(load, agent=agent)
+
+    with (
+        patch.object(LoadContext, "isolate", unhashed),
+        patch.object(LoadContext, "digests_wanted", False),
+        patch("repoagent.loader.load_context.KeptDigests", lambda _: KeptDigests(lambda _: False)),
+    ):
+        yield
 
 
 def peers(scratch: Path, model: Protected) -> tuple[float, ...]:
@@ -227,10 +281,14 @@ def peers(scratch: Path, model: Protected) -> tuple[float, ...]:
     started, computing = time.perf_counter(), os.times()
     for command in (["openssl", "dgst", "-sha256", model.file], opens, ["openssl", "dgst", "-sha256", out]):
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-    seconds, computed = time.perf_counter() - started, os.times()
+    seconds, computed = time.perf_counter() - started, spent(computing)
     out.unlink()
-    spent = computed.children_user + computed.children_system - computing.children_user - computing.children_system
-    return seconds, spent
+    return seconds, computed
+
+
+def spent(since: os.times_result) -> float:
+    """Seconds of all processors, of this process and of its ended children."""
+    return sum(os.times()[:4]) - sum(since[:4])
 
 
 def receipts() -> Attesting:
@@ -242,7 +300,7 @@ def receipts() -> Attesting:
 
 
 def io_bytes() -> tuple[int, int]:
-    """What this process has read and written, from the page cache or not."""
+    """What this process and its ended children have read and written, from the page cache or not."""
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(lines["rchar"]), int(lines["wchar"])
 
