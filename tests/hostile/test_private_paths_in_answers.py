@@ -24,8 +24,8 @@ from tritonclient.utils import InferenceServerException
 from llm.tests.backend.tiny import byte_level
 from repoagent.audit.log import AuditLog
 from repoagent.public_text import hide, hide_url, public_text, public_values
-from repoagent.server.exposition.text import Family, render
 from repoagent.serving.core import ServingCore
+from repoagent.serving.measuring.prometheus import Family, render
 from tests.hostile.conftest import NewCore
 
 _PRIVATE = re.compile(r"/dev/shm|/proc/self|/tmp/")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from repoagent.api.hooks import ActionEvent, LoadEvent, hookimpl
 from repoagent.audit.log import AuditLog
-from repoagent.server.exposition.text import Family
 from repoagent.serving.core import ServingCore
+from repoagent.serving.measuring.prometheus import Family
 
 
 class AuditMetrics:

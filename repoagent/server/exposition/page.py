@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.text import Family, Part, Sample, render
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric
 from repoagent.serving.measuring.latencies import FIRST_RESPONSE, LatencyOptions
+from repoagent.serving.measuring.prometheus import Family, Part, Sample, render
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.queries import ModelMetrics
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
+from repoagent.serving.measuring.prometheus import Family, Part, number, render
 
 logger = logging.getLogger(__name__)
 
@@ -99,16 +100,17 @@ class Metric:
             counts, total = list(self._counts), self._value
         return list(zip(self._bounds, itertools.accumulate(counts), strict=True)), total
 
-    def lines(self, name: str) -> Iterator[str]:
-        """The series in the Prometheus text format."""
+    def parts(self) -> Iterator[Part]:
+        """The series as it is shown."""
+        labels = [*self.labels.items()]
         if self.kind is not MetricKind.HISTOGRAM:
-            yield f"{name}{_labels(self.labels)} {_number(self._value)}"
+            yield "", labels, self._value
             return
         counts, total = self.cumulated()
         for bound, count in counts:
-            yield f"{name}_bucket{_labels({**self.labels, 'le': _number(bound)})} {count}"
-        yield f"{name}_sum{_labels(self.labels)} {_number(total)}"
-        yield f"{name}_count{_labels(self.labels)} {counts[-1][1]}"
+            yield "_bucket", [*labels, ("le", number(bound))], count
+        yield "_sum", labels, total
+        yield "_count", labels, counts[-1][1]
 
     def _only(self, operation: str, *kinds: MetricKind) -> None:
         if self.kind not in kinds:
@@ -159,15 +161,10 @@ class MetricFamily:
         with self._lock:
             return [metric for metric, _ in self._metrics.values()]
 
-    def lines(self) -> Iterator[str]:
-        """The family in the Prometheus text format; nothing without a series."""
-        metrics = self.series()
-        if metrics:
-            description = self.description.replace("\\", "\\\\").replace("\n", "\\n")
-            yield f"# HELP {self.name} {description}"
-            yield f"# TYPE {self.name} {self.kind.name.lower()}"
-        for metric in metrics:
-            yield from metric.lines(self.name)
+    def shown(self) -> Family:
+        """The family as it is now."""
+        parts = [part for metric in self.series() for part in metric.parts()]
+        return Family(self.name, self.kind.name.lower(), self.description, parts=parts)
 
 
 class MetricRegistry:
@@ -241,8 +238,7 @@ class MetricRegistry:
         self._refresh()
         with self._lock:
             families = [family for family, _ in self._families.values()]
-        lines = [line for family in families for line in family.lines()]
-        return "\n".join([*lines, ""]) if lines else ""
+        return render(family.shown() for family in families)
 
 
 #: The families of this process (see the top of the file for why there is one).
@@ -268,21 +264,3 @@ def _bounds(buckets: Sequence[float]) -> tuple[float, ...]:
     if any(low >= high for low, high in itertools.pairwise(bounds)):
         raise InvalidArgumentError(f"the buckets of a histogram must ascend, not {bounds[:16]}")
     return (*bounds,) if bounds[-1:] == [math.inf] else (*bounds, math.inf)
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    escaped = (f'{name}="{_escape(value)}"' for name, value in labels.items())
-    text = ",".join(escaped)
-    return f"{{{text}}}" if text else ""
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if value == int(value) else repr(value)

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Final
 
 from repoagent.audit import NO_AUDIT, Actor, Audit
-from repoagent.server.exposition.text import Family
+from repoagent.serving.measuring.prometheus import Family
 from repoagent_server.access.clients import Asker, Caller
 from repoagent_server.access.credentials import Given, PeerIdentity
 from repoagent_server.access.rights import (

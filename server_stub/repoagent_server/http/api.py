@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.server.exposition.text import CONTENT_TYPE
+from repoagent.serving.measuring.prometheus import CONTENT_TYPE
 from repoagent_server.access import Access, Need, Right
 from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file_reader import METRICS

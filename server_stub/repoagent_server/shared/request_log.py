@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from repoagent.errors import UnavailableError
-from repoagent.server.exposition.text import Family
+from repoagent.serving.measuring.prometheus import Family
 from repoagent.serving.requests.request import Asked, InferResponse
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from repoagent.api import read_small_file
 from repoagent.errors import InvalidArgumentError
-from repoagent.server.exposition.text import Family
+from repoagent.serving.measuring.prometheus import Family
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secret and authenticated. Those of TLS 1.3 all are."""

@@ -40,23 +40,26 @@ def render(families: Iterable[Family]) -> str:
 
 def _family(family: Family) -> str:
     lines = [f"# HELP {family.name} {_escape(family.help)}", f"# TYPE {family.name} {family.kind}"]
-    lines += [f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in family.samples]
-    lines += [f"{family.name}{suffix}{_labels(labels)} {_number(value)}" for suffix, labels, value in family.parts]
+    lines += [f"{family.name}{_labels(labels)} {number(value)}" for labels, value in family.samples]
+    lines += [f"{family.name}{suffix}{_labels(labels)} {number(value)}" for suffix, labels, value in family.parts]
     return "\n".join(lines) + "\n"
 
 
 def _labels(labels: Sequence[tuple[str, str]]) -> str:
     if not labels:
         return ""
-    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)
-    return "{" + inner.replace("\n", "\\n") + "}"
+    quoted = ((name, _escape(value).replace('"', '\\"')) for name, value in labels)
+    return "{" + ",".join(f'{name}="{value}"' for name, value in quoted) + "}"
 
 
 def _escape(text: str) -> str:
-    return writable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return writable(text).replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A value, or the upper bound of a bucket."""
     if math.isnan(value):
         return "NaN"
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from repoagent.server.exposition.text import Family, render
+from repoagent.serving.measuring.prometheus import Family, render
 
 
 def test_what_is_written_is_what_prometheus_reads() -> None:
