@@ -111,6 +111,7 @@ BOUNDED = {
     "agents/decrypt/repoagent_decrypt/patterns.py _TOKEN": "Patterns.of takes at most 4096 characters",
     r"agents/scan/repoagent_scan/formats/pickles.py b'\\s*[-+]?[0-9A-Fa-fxXoO_]+\\s*'": "used by fullmatch alone",
     r"agents/scan/repoagent_scan/formats/pickles.py b'\\s*[-+]?[0-9A-Fa-fxXoO_]+L?\\s*'": "used by fullmatch alone",
+    "server_stub/repoagent_server/processes/desk.py _TEXTS": "of labels that _LINE has matched",
 }
 """Expressions that read again and again, but never much, and why."""
 

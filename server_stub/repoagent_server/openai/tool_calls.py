@@ -1,8 +1,9 @@
 """Calls of functions in the text of a model, found as it grows.
 
-Three forms are known, which cover the templates of most models:
+Four forms are known, which cover the templates of most models:
 
 * ``<tool_call>{...}</tool_call>`` anywhere in the text (Hermes, Qwen),
+* DeepSeek's marks, which ``marked_calls`` rewrites as that,
 * an object at its beginning (Llama 3),
 * an array of objects there (Mistral, Granite).
 
@@ -15,6 +16,7 @@ from io import StringIO
 from typing import Final
 
 from repoagent.nested_text import read_json
+from repoagent_server.openai.marked_calls import MarkedCalls
 from repoagent_server.openai.reasoning import LONGEST_BLANK, parts, unfinished
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
@@ -186,6 +188,7 @@ class ToolCalls:
     def __init__(self, names: Collection[str], *, parallel: bool = True) -> None:
         self._names = names
         self._parallel = parallel
+        self._marked = MarkedCalls()
         self._waiting = ""
         self._begun = False
         """Whether the beginning of the text has been looked at."""
@@ -206,10 +209,10 @@ class ToolCalls:
         calls: list[CallPiece] = []
         *firsts, last = parts(piece)
         for part in firsts:
-            self._waiting += part
+            self._waiting += self._marked.feed(part, final=False)
             while self._step(content, calls, final=False):
                 pass
-        self._waiting += last
+        self._waiting += self._marked.feed(last, final=final)
         while self._step(content, calls, final):
             pass
         return "".join(content), calls

@@ -16,6 +16,12 @@ from .conftest import Token, user
 
 NAMES = {"get_weather", "add"}
 HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "}\\"]"}}\n</tool_call>'
+_DEEPSEEK = str.maketrans("|_", "\uff5c\u2581")
+V3 = '<|tool_call_begin|>function<|tool_sep|>add\n```json\n{"a": 1, "b": "```"}\n```<|tool_call_end|>'.translate(
+    _DEEPSEEK
+)
+V3_1 = '<|tool_call_begin|>add<|tool_sep|>{"a": 1, "b": "```"}<|tool_call_end|>'.translate(_DEEPSEEK)
+CALLS, END, BEGIN = (f"<|tool_{name}|>".translate(_DEEPSEEK) for name in ("calls_begin", "call_end", "call_begin"))
 LLAMA = '{"name": "add", "parameters": {"a": [1, {"b": null}]}}'
 
 Found = tuple[str, list[tuple[str, Any]]]
@@ -46,6 +52,12 @@ CASES: dict[str, tuple[str, Found]] = {
     "llama behind spaces": (f"\n\n {LLAMA}\n", ("", [("add", {"a": [1, {"b": None}]})])),
     "an array": (f"[{LLAMA}, {LLAMA}]", ("", [("add", {"a": [1, {"b": None}]})] * 2)),
     "an array with a mark": (f"[TOOL_CALLS][{LLAMA}]", ("", [("add", {"a": [1, {"b": None}]})])),
+    "deepseek r1": (f"Hm.{CALLS}{V3}\n{V3}", ("Hm.", [("add", {"a": 1, "b": "```"})] * 2)),
+    "deepseek v3.1": (f"{CALLS}{V3_1}{V3_1}", ("", [("add", {"a": 1, "b": "```"})] * 2)),
+    "deepseek without an end": (V3_1.removesuffix(END), ("", [("add", {"a": 1, "b": "```"})])),
+    "deepseek behind its calls": (f"{V3_1}{CALLS.replace('begin', 'end')}", ("", [("add", {"a": 1, "b": "```"})])),
+    "a mark without a call": (f"a {BEGIN} b", (f"a {BEGIN} b", [])),
+    "an unfinished mark": (f"a {BEGIN[:8]}", (f"a {BEGIN[:8]}", [])),
     "arguments first": ('{"arguments": {"a": 1}, "name": "add"}', ("", [("add", {"a": 1})])),
     "arguments in a text": ('{"name": "add", "arguments": "{\\"a\\": 1}"}', ("", [("add", {"a": 1})])),
     "no arguments": ('{"name": "add"}', ("", [("add", {})])),
