@@ -76,7 +76,7 @@ class AuditFile:
         return self._fd >= 0
 
     def append(self, make: Callable[[Head], bytes]) -> None:
-        """Write the line that ``make`` makes for its place; an ``OSError`` leaves the file as it was, the line lost."""
+        """Write the line that ``make`` makes for it; after an ``OSError`` the file is as it was, the line lost."""
         try:
             self._append(make)
         except OSError:

@@ -137,7 +137,7 @@ class Profiles:
 
     def choose(self, shapes: Mapping[str, Shape], values: Mapping[str, Sequence[int]]) -> int:
         """The tightest profile that allows these shapes of inputs, and these values of shape tensors.
-        ``InvalidArgumentError`` if none does lists what each one allows."""
+        The ``InvalidArgumentError`` if none does lists what each one allows."""
         for index in self.indices:
             if _allows(self._all[index], shapes, values):
                 return index

@@ -138,7 +138,7 @@ class AgentPool:
             return slot.agent
 
     def find(self, name: str) -> LoadedAgent:
-        """The class, or the object, of the agent called ``name``; nothing is made or initialised."""
+        """The class, or the object, of the agent called ``name``, or ``AgentError``; nothing is made or initialised."""
         return self._load(name)
 
     def release(self, name: str) -> None:

@@ -183,7 +183,8 @@ class LoadReceipt:
 
 
 def tree_digests(load: "LoadContext") -> dict[str, str]:
-    """SHA-256 of every file where ``load`` is, which is on this machine; read are those not known already."""
+    """SHA-256 of every file where ``load`` is, which is on this machine; read are those not known already. Raises
+    ``OSError`` or a ``RepoAgentError`` if one cannot be read."""
     root = Path(load.place.source.root)
     names = [path for path, mode, _ in walk_beneath(root, follow=True) if stat.S_ISREG(mode)]
     found, _ = load.digests.digests(root, dict.fromkeys(names, ("sha256",)), follow=True)

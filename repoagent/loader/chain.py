@@ -92,7 +92,8 @@ class LoadedChain:
         return self._load.private
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of every file at :attr:`location`, which is on this machine; read are those not known already."""
+        """SHA-256 of every file at :attr:`location`, which is on this machine; read are those not known already. Raises
+        ``OSError`` or a ``RepoAgentError`` if one cannot be read."""
         return tree_digests(self._load)
 
     @property

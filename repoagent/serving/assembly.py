@@ -96,7 +96,7 @@ class CoreOptions(LoaderOptions):
     """Called with the progress of a load's downloads and agents, on the thread that works; it should be quick."""
 
     def check(self) -> None:
-        """Refuse options that contradict each other with ``InvalidArgumentError``."""
+        """Raise ``InvalidArgumentError`` for options that contradict each other."""
         if self.on_demand and self.control_mode is not ControlMode.EXPLICIT:
             raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
         if self.unload_idle_seconds is not None and not self.on_demand:

@@ -102,7 +102,7 @@ class SharedConversions:
         return tuple(found)
 
     def publish(self, wanted: Wanted, directory: Path) -> None:
-        """Sign what was made in ``directory``, and put it where others find it; nothing without a key."""
+        """Sign what was made in ``directory``, and put it where others find it, or raise; nothing without a key."""
         if self.signer is None:
             return
         from repoagent.api.envelopes import sign

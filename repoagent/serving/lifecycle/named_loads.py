@@ -76,8 +76,8 @@ def load_order(
 ) -> LoadRequest:
     """The order to load ``name`` with a configuration in JSON, and files, of the caller's own, or one version of it.
 
-    Raises ``InvalidArgumentError`` for a configuration that cannot be read or is too large, files without one, or both
-    with a version.
+    Raises ``InvalidArgumentError`` for a configuration that cannot be read or is too large, files without one, or
+    either with a version.
     """
     try:
         if version is not None:

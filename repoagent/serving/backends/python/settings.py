@@ -134,7 +134,7 @@ def environment_of(config: ModelConfig) -> str:
 
 def program_for(config: ModelConfig, model_directory: Path, environments: Sequence[Path] = ()) -> Program:
     """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``. Raises
-    ``InvalidArgumentError`` if there is none, or outside of the model and ``environments``, and ``UnsupportedError``
+    ``InvalidArgumentError`` if it is missing, or outside of the model and ``environments``, and ``UnsupportedError``
     for an archive."""
     environment = dict(os.environ)
     interpreter = sys.executable

@@ -130,7 +130,7 @@ class Arena:
         self._dropped: deque[int] = deque()
 
     def allocate(self, size: int) -> Block:
-        """A block of at least ``size`` bytes. Raises ``OSError`` if there are not so many, or allowed, and
+        """A block of at least ``size`` bytes. Raises ``OSError`` if there is less, or less is allowed, and
         ``ClosedError`` if there is no memory at all any more."""
         block_bytes = _rounded(size)
         with self._lock:
