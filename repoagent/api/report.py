@@ -76,7 +76,7 @@ class EntryReport:
     """One entry of the chain. ``index`` counts from 0; ``origin`` is who asked for it: "config" or a policy.
 
     ``code`` is where the agent's code comes from (``distribution``, ``version``, ``record_sha256``), where a receipt is
-    made of the load.
+    made of the load. Without ``record_sha256``, RECORD may list other code than that which runs.
     """
 
     index: int

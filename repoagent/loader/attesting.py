@@ -1,15 +1,15 @@
 """Receipts of loads: what they state beside the report, and the plug-in that signs them."""
 
-import hashlib
 import logging
+import os
 import stat
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.attesting import Attestation, AttestedLoad, Attestor, AttestorOptions
 from repoagent.api.report import LoadReport
@@ -22,10 +22,14 @@ from repoagent.public_text import public_values
 from repoagent.storage.workspaces.private import check_parents
 
 if TYPE_CHECKING:
+    from repoagent.loader.agent_directory import Code
     from repoagent.loader.load_context import LoadContext
     from repoagent.loader.shared_read import SharedRead
 
 logger = logging.getLogger("repoagent.loader")
+
+_BEGAN: Final = time.time_ns()
+"""Before any agent is imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,10 @@ class Attesting:
     """The policy, and which of its rules is for a model; empty without one."""
 
     def code(self, agent: str) -> Mapping[str, str]:
-        """Where the code of ``agent`` comes from: its distribution, version and SHA-256 of the RECORD of that."""
+        """Where the code of ``agent`` comes from: its distribution, version and SHA-256 of the RECORD of that.
+
+        Without the digest where RECORD may list other code than that which runs.
+        """
         try:
             info = self.agents.find(agent)
         except RepoAgentError:
@@ -192,13 +199,22 @@ def tree_digests(load: "LoadContext") -> dict[str, str]:
 
 
 def _record(info: AgentInfo) -> str:
-    return _record_of(info.distribution) if info.distribution else ""
+    """Empty for an editable package, whose RECORD lists no code, and for one whose files are not those of RECORD.
+
+    What was replaced since this process began may be in memory as it was before. The kernel sets the time of a change.
+    """
+    if not info.distribution:
+        return ""
+    try:
+        code = _code_of(replace(info, state="", error=None))
+        replaced = any(os.stat(path).st_ctime_ns >= _BEGAN for path in code.files)
+    except Exception:  # whatever is wrong with its files, a receipt that states less is still true
+        return ""
+    return "" if replaced else code.digest
 
 
 @cache
-def _record_of(name: str) -> str:
-    try:
-        text = distribution(name).read_text("RECORD")
-    except PackageNotFoundError:
-        return ""
-    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+def _code_of(info: AgentInfo) -> "Code":
+    from repoagent.loader.policy.planner import code_of
+
+    return code_of(info)
