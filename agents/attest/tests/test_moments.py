@@ -2,9 +2,13 @@
 
 import errno
 import json
-from collections.abc import Callable
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -53,6 +57,93 @@ def test_a_disk_that_is_full_at_either_file_leaves_neither(
     chain.fail(caught.value)
     (summary,) = receipts.glob("*.vsa.json")
     assert payload(summary)["predicate"]["verificationResult"] == "FAILED"
+
+
+@contextmanager
+def _mounted(directory: Path, options: str) -> Iterator[None]:
+    """A filesystem of its own on ``directory``, by the kernel; only root of this machine or container may do that."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+    if (
+        os.geteuid()
+        or not shutil.which("mount")
+        or subprocess.run(command, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs the right to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def _remounted(directory: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(directory)], check=True)
+
+
+def _bundles(receipts: Path) -> list[str]:
+    """Results of the summaries, each of which has its details; nothing else lies beside them."""
+    summaries = sorted(receipts.glob("*.vsa.json"))
+    expected = {path.name for path in summaries} | {path.name.replace(".vsa.", ".load.") for path in summaries}
+    assert {path.name for path in receipts.iterdir()} - {"filler"} == expected
+    return sorted(payload(path)["predicate"]["verificationResult"] for path in summaries)
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("fault", ["read-only", "full", "full after one file"])
+def test_a_directory_that_takes_nothing_more_between_two_loads(
+    fault: str, required: bool, new_loader: NewLoader, receipts: Path, model: Path
+) -> None:
+    """The next load leaves both files or none, and the one after the fault leaves a receipt again."""
+    with _mounted(receipts, "size=64k"):
+        loader = new_loader(required=required)
+        first, second, third = (loader.load(open_source("m", str(model))) for _ in range(3))
+        first.attest([1])
+        filler = receipts / "filler"
+        if fault == "read-only":
+            _remounted(receipts, "ro")
+        else:
+            (details,) = receipts.glob("*.load.json")
+            _fill(filler, spare=details.stat().st_size if fault == "full after one file" else 0)
+        if required:
+            with pytest.raises(UnavailableError, match=r"Read-only file system|No space left on device") as caught:
+                second.attest([1])
+            second.fail(caught.value)
+        else:
+            second.attest([1])
+        assert second.attestation is None
+        assert _bundles(receipts) == ["PASSED"]
+        _remounted(receipts, "rw")
+        filler.unlink(missing_ok=True)
+        third.attest([1])
+        assert third.attestation is not None
+        assert _bundles(receipts) == ["PASSED", "PASSED"]
+
+
+def _fill(path: Path, spare: int) -> None:
+    """Take all pages of the filesystem but those of a file of ``spare`` bytes."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    with path.open("wb", buffering=0) as file:
+        with suppress(OSError):
+            while True:
+                file.write(bytes(page))
+        file.truncate(file.tell() - -(-spare // page) * page)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_limit_of_file_sizes_leaves_no_half_of_a_receipt(
+    required: bool, new_loader: NewLoader, receipts: Path, model: Path
+) -> None:
+    chain = new_loader(required=required).load(open_source("m", str(model)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        if required:
+            with pytest.raises(UnavailableError, match="File too large"):
+                chain.attest([1])
+        else:
+            chain.attest([1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (chain.attestation, list(receipts.iterdir())) == (None, [])
 
 
 def test_receipts_and_an_audit_log_that_is_rotated_meanwhile_vouch_for_each_other(
