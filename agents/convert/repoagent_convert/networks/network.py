@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from repoagent.api import ConversionJob, InternalError, Product, UnsupportedError
 from repoagent.converters.onnx.source import public_error
 from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, described, session
+from repoagent_convert.tables.foreign_graph import between
 from repoagent_convert.tables.tabular import ROWS, closeness
 
 if TYPE_CHECKING:
@@ -125,48 +126,16 @@ def renamed(graph: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     found = len(graph.graph.output)
     if found != len(outputs):
         raise UnsupportedError(f"cannot be converted to ONNX: the graph has {found} outputs instead of {len(outputs)}")
-    inner = type(graph)()
-    inner.CopyFrom(graph)
-    del inner.metadata_props[:]
-    body = inner.graph
-    _prefix(body)
-    types = {one.name: one.type.tensor_type.elem_type for one in (*body.input, *body.output)}
-    given, before, answers, after = [], [], [], []
+    types = {one.name: one.type.tensor_type.elem_type for one in (*graph.graph.input, *graph.graph.output)}
+    given, answers = [], []
     for number, one in enumerate(inputs):
-        old = f"model/{one.inner or f'input_{number}'}"
+        old = one.inner or f"input_{number}"
         kind = types.get(old) or helper.np_dtype_to_tensor_dtype(_dtype(one.kind))
-        given.append(helper.make_tensor_value_info(one.name, kind, _dims(one)))
-        if old in types:
-            before.append(helper.make_node("Identity", [one.name], [old]))
-    for old, one in zip([one.name for one in body.output], outputs, strict=True):
-        answers.append(helper.make_tensor_value_info(one.name, types[old] or TensorProto.FLOAT, _dims(one)))
-        after.append(helper.make_node("Identity", [old], [one.name]))
-    nodes = [*before, *body.node, *after]
-    places: Any = ((body.node, nodes), (body.input, given), (body.output, answers))
-    for place, content in places:
-        del place[:]
-        place.extend(content)
-    inner.producer_name = "repoagent"
-    return inner
-
-
-def _prefix(body: Any) -> None:
-    """Give the names in a graph a prefix; what a framework notes there of a program's source does not stay.
-
-    That of the package onnx leaves out what the branches of an ``If`` take from outside.
-    """
-    del body.metadata_props[:], body.value_info[:]
-    for part in (*body.node, *body.initializer, *body.input, *body.output):
-        del part.metadata_props[:]
-        part.doc_string = ""
-    for part in (*body.initializer, *body.input, *body.output):
-        part.name = f"model/{part.name}"
-    for node in body.node:
-        for names in (node.input, node.output):
-            names[:] = [name and f"model/{name}" for name in names]
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _prefix(inner)
+        given.append((helper.make_tensor_value_info(one.name, kind, _dims(one)), old))
+    for old, one in zip([one.name for one in graph.graph.output], outputs, strict=True):
+        info = helper.make_tensor_value_info(one.name, types[old] or TensorProto.FLOAT, _dims(one))
+        answers.append((old, info))
+    return between(graph, given, answers)
 
 
 def _dims(tensor: Tensor) -> list[int | str | None] | None:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-_CLASSES: Final = frozenset({"Logloss", "CrossEntropy", "MultiClass", "MultiClassOneVsAll"})
+_CLASSES: Final = frozenset({"Logloss", "CrossEntropy", "Focal", "MultiClass", "MultiClassOneVsAll"})
+_KINDS: Final = ("cat", "text", "embedding")
+"""Of features, which the graph of the library lacks."""
 _LOGARITHMS: Final = frozenset({"Poisson", "Tweedie"})
 """The graph of the library ends with the logarithm of the prediction."""
 
@@ -41,15 +43,14 @@ class CatboostConverter(TabularConverter):
         import onnx
 
         job.progress(0, None, f"reading {job.settings['input']}")
-        path = job.source / job.settings["input"]
         try:
-            model = catboost.CatBoost().load_model(str(path))
+            model = catboost.CatBoost().load_model(str(job.source / job.settings["input"]))
+            kinds = [kind for kind in _KINDS if getattr(model, f"get_{kind}_feature_indices")()]
+            loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
         except Exception as error:  # whatever a library of others raises
             raise InvalidArgumentError(f"is not a model of CatBoost, or is damaged: {short(error)}") from error
-        for kind in ("cat", "text", "embedding"):
-            if getattr(model, f"get_{kind}_feature_indices")():
-                raise UnsupportedError(f"cannot be converted to ONNX: features of the kind '{kind}'")
-        loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+        if kinds:
+            raise UnsupportedError(f"cannot be converted to ONNX: features of the kind '{kinds[0]}'")
         place = Path.cwd() / "catboost.onnx"
         try:
             model.save_model(str(place), format="onnx")
@@ -62,7 +63,10 @@ class CatboostConverter(TabularConverter):
         inputs = [Input(graph.graph.input[0].name, "fp32", width)]
         rows = _rows(model, width)
         found = [one.name for one in graph.graph.output]
-        roles = dict(zip(("label", "probabilities") if loss in _CLASSES else ("prediction",), found, strict=True))
+        names = ("label", "probabilities") if loss in _CLASSES else ("prediction",)
+        if len(names) != len(found):
+            raise UnsupportedError(f"cannot be converted to ONNX: the loss '{loss}', whose graph has other outputs")
+        roles = dict(zip(names, found, strict=True))
         expected = _expected(model, loss, rows)
         title = f"catboost {catboost.__version__}"
         result, compared = finished(graph, inputs, roles, {"input": rows}, expected, job.settings, title)

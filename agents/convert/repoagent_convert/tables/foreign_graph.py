@@ -38,40 +38,47 @@ def finished(
     Args:
         graph: What a library made.
         inputs: Its inputs.
-        roles: Role (a name of :data:`NAMES`) -> output of ``graph``; a sequence is left out.
+        roles: Role (a name of :data:`NAMES`) -> output of ``graph``; one that is no table is left out.
         rows: What both answer to.
         expected: What the library ``title`` answers, by role; or why it does not.
         settings: ``names`` and ``double`` of the plan.
 
     Raises:
         InternalError: they answer differently.
-        UnsupportedError: ONNX Runtime does not take it.
+        UnsupportedError: ONNX Runtime does not take it, or no output has a row for each of a request.
     """
-    answers = dict(zip([one.name for one in graph.graph.output], run(graph, rows), strict=True))
-    kept = {role: name for role, name in roles.items() if not isinstance(answers[name], list)}
-    names = NAMES[settings["names"]]
-    result = _renamed(
-        graph, inputs, {role: (kept[role], answers[kept[role]]) for role in kept}, names, settings["double"]
-    )
+    names, count = NAMES[settings["names"]], len(next(iter(rows.values())))
+    answers = run(graph, rows)
+    kept = {role: (name, answers[name]) for role, name in roles.items() if _is_table(answers[name], count)}
+    if not kept.keys() & names.keys():
+        raise UnsupportedError("cannot be converted to ONNX: its answers have no row for each row of a request")
+    result = _renamed(graph, inputs, kept, names, count, settings["double"])
+    found = run(result, {names.get(name, name): values for name, values in rows.items()})
     if isinstance(expected, str):
         return result, f"not compared: {expected}"
-    largest = _compared({role: answers[name] for role, name in kept.items()}, expected, title)
-    count = len(next(iter(rows.values())))
+    largest = _compared({role: found.get(names.get(role, ""), kept[role][1]) for role in kept}, expected, title)
     return result, f"compared with {title}: {count} rows, largest difference {largest:.1e}"
 
 
-def run(graph: Any, rows: "Mapping[str, Array]") -> list[Any]:
-    """What ONNX Runtime answers to ``rows``.
+def _is_table(answer: Any, count: int) -> bool:
+    """Whether it has a place for each of ``count`` rows: what several targets have in common is a list, or deeper."""
+    return not isinstance(answer, list) and (answer.shape[:1] == (count,) or answer.size == count)
+
+
+def run(graph: Any, rows: "Mapping[str, Array]") -> dict[str, Any]:
+    """What ONNX Runtime answers to ``rows``, by output.
 
     Raises:
         UnsupportedError: it does not take the graph.
     """
     opened = session(graph.SerializeToString())
-    wanted = {one.name for one in opened.get_inputs()}
+    kinds = {one.name: one.type for one in opened.get_inputs()}
+    doubles = {name: rows[name].astype("float64") for name, kind in kinds.items() if kind == "tensor(double)"}
     try:
-        return list(opened.run(None, {name: values for name, values in rows.items() if name in wanted}))
+        answers = opened.run(None, {name: doubles.get(name, rows[name]) for name in kinds})
     except Exception as error:
         raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
+    return dict(zip([one.name for one in opened.get_outputs()], answers, strict=True))
 
 
 def _renamed(
@@ -79,41 +86,84 @@ def _renamed(
     inputs: Sequence[Input],
     kept: Mapping[str, tuple[str, "Array"]],
     names: Mapping[str, str],
+    count: int,
     double: bool,
 ) -> Any:
-    """``graph`` between inputs and outputs of the names asked for, each with a row for each request."""
+    """``graph`` between inputs and outputs of the names asked for, each with a row for each of a request."""
     import numpy as np
-    from onnx import TensorProto, compose, helper, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
-    inner = compose.add_prefix(graph, "model/")
-    body = inner.graph
+    body = graph.graph
     used = {name for node in body.node for name in node.input}
-    before, after, outputs, given = [], [], [], []
+    given, answers = [], []
     for one in inputs:
-        if f"model/{one.name}" not in used:
-            continue
-        name, is_double = names.get(one.name, one.name), double and one.kind == "fp32"
-        kind = TensorProto.DOUBLE if is_double else TensorProto.FLOAT if one.kind == "fp32" else TensorProto.STRING
-        given.append(helper.make_tensor_value_info(name, kind, ["batch", one.width]))
-        if is_double:
-            before.append(helper.make_node("Cast", [name], [f"model/{one.name}"], to=TensorProto.FLOAT))
-        else:
-            before.append(helper.make_node("Identity", [name], [f"model/{one.name}"]))
+        if one.name in used:
+            kind = TensorProto.STRING if one.kind == "string" else TensorProto.DOUBLE if double else TensorProto.FLOAT
+            info = helper.make_tensor_value_info(names.get(one.name, one.name), kind, ["batch", one.width])
+            given.append((info, one.name))
     for role, (old, answer) in kept.items():
-        if role not in names:
-            continue
-        width = answer.size // len(answer)
-        body.initializer.append(numpy_helper.from_array(np.array([-1, width]), f"shape/{role}"))
-        after.append(helper.make_node("Reshape", [f"model/{old}", f"shape/{role}"], [names[role]]))
-        kind = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}.get(answer.dtype.kind, TensorProto.STRING)
-        outputs.append(helper.make_tensor_value_info(names[role], kind, ["batch", width]))
-    nodes = [*before, *body.node, *after]
-    places: Any = ((body.node, nodes), (body.input, given), (body.output, outputs))
+        if role in names:
+            width = answer.size // count
+            body.initializer.append(numpy_helper.from_array(np.array([-1, width]), f"shape/{role}"))
+            body.node.append(helper.make_node("Reshape", [old, f"shape/{role}"], [f"table/{role}"]))
+            kind = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}.get(answer.dtype.kind, TensorProto.STRING)
+            answers.append((f"table/{role}", helper.make_tensor_value_info(names[role], kind, ["batch", width])))
+    return between(graph, given, answers)
+
+
+def between(graph: Any, inputs: "Sequence[tuple[Any, str]]", outputs: "Sequence[tuple[str, Any]]") -> Any:
+    """A copy of ``graph`` between other tensors, whose names are not in its way.
+
+    Args:
+        graph: What a library made.
+        inputs: Each new input, and the one that it stands for; where ``graph`` lacks that, it has no use.
+        outputs: Each output, or other value, of ``graph``, and what it becomes.
+    """
+    from onnx import helper
+
+    inner = type(graph)()
+    inner.CopyFrom(graph)
+    del inner.metadata_props[:]
+    body = inner.graph
+    _prefix(body)
+    former = {one.name: one.type.tensor_type.elem_type for one in body.input}
+    before = []
+    for info, name in inputs:
+        kind = former.get(old := f"model/{name}")
+        if kind is not None:
+            is_same = kind == info.type.tensor_type.elem_type
+            before.append(helper.make_node("Identity", [info.name], [old]) if is_same
+                          else helper.make_node("Cast", [info.name], [old], to=kind))  # fmt: skip
+    after = [helper.make_node("Identity", [f"model/{name}"], [info.name]) for name, info in outputs]
+    places: Any = (
+        (body.node, [*before, *body.node, *after]),
+        (body.input, [info for info, _ in inputs]),
+        (body.output, [info for _, info in outputs]),
+    )
     for place, content in places:
         del place[:]
         place.extend(content)
     inner.producer_name = "repoagent"
     return inner
+
+
+def _prefix(body: Any) -> None:
+    """Give the names in a graph a prefix; what a framework notes there of a program's source does not stay.
+
+    That of the package onnx leaves out what the branches of an ``If`` take from outside, and renames functions by half.
+    """
+    del body.metadata_props[:], body.value_info[:]
+    for part in (*body.node, *body.initializer, *body.input, *body.output):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for part in (*body.initializer, *body.input, *body.output):
+        part.name = f"model/{part.name}"
+    for node in body.node:
+        for names in (node.input, node.output):
+            names[:] = [name and f"model/{name}" for name in names]
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                _prefix(inner)
 
 
 def _compared(answers: Mapping[str, "Array"], expected: Mapping[str, "Array"], title: str) -> float:

@@ -42,7 +42,7 @@ _TEXT: Final = ("good", "it's", "x", "well-known", "GOOD", "42")
 class SklearnConverter(TabularConverter):
     """An estimator that was pickled. Opening it runs what is in it."""
 
-    version = "1"
+    version = "2"
     title = "scikit-learn"
     runs_code = True
     packages: tuple[str, ...] = ("scikit-learn", "skl2onnx", "onnx", "onnxruntime")
@@ -193,25 +193,31 @@ def _inputs(model: Any, columns: Sequence[Sequence[str]]) -> list[Input]:
     if hasattr(first, "vocabulary_") or not hasattr(model, "n_features_in_"):
         return [Input("input", "string", 1)]
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    texts = _text_columns(model)
+    texts = {place for place, known in _categories(model).items() if known.dtype.kind in "OUS"}
     if texts and not names:
         raise UnsupportedError("has columns of text without names; train it with a data frame")
     by_name = [one for one in _parts(model) if type(one).__name__ == "ColumnTransformer"] if names else []
     if texts or by_name:
-        return [Input(name, "string" if name in texts else "fp32", 1) for name in names]
+        return [Input(name, "string" if place in texts else "fp32", 1) for place, name in enumerate(names)]
     return [Input("input", "fp32", int(model.n_features_in_))]
 
 
-def _text_columns(model: Any) -> dict[str, "Array"]:
-    """Column -> the texts that an encoder was trained with."""
-    found: dict[str, Array] = {}
+def _categories(model: Any) -> "dict[int, Array]":
+    """Column, by its place -> the texts or numbers that an encoder was trained with.
+
+    Raises:
+        UnsupportedError: such a number is none of FP32, as whose a request has it.
+    """
+    first = model.steps[0][1] if hasattr(model, "steps") else model
+    found: dict[int, Array] = dict(enumerate(getattr(first, "categories_", ())))
     for one in _parts(model):
-        for _, transformer, columns in getattr(one, "transformers_", ()):
+        for name, transformer, _ in getattr(one, "transformers_", ()):
             for encoder in _parts(transformer):
-                names = [columns] if isinstance(columns, str) else list(columns)
-                for name, known in zip(names, getattr(encoder, "categories_", ()), strict=False):
-                    if known.dtype.kind in "OUS":
-                        found[str(name)] = known
+                places = one._transformer_to_input_indices[name]
+                found.update(zip(places, getattr(encoder, "categories_", ()), strict=False))
+    for place, known in found.items():
+        if known.dtype.kind in "iuf" and (known.astype("float32") != known)[known == known].any():
+            raise UnsupportedError(f"cannot be converted to ONNX: categories of the column {place} beyond FP32")
     return found
 
 
@@ -226,6 +232,8 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
             one.n_jobs = 1
         if hasattr(one, "flatten_transform"):
             one.flatten_transform = False  # only its other value is converted; predictions are the same
+        if getattr(one, "loss", None) == "modified_huber":
+            raise UnsupportedError("cannot be converted to ONNX: the loss 'modified_huber', whose labels are by scores")
         vocabulary = getattr(one, "vocabulary_", None)
         if isinstance(vocabulary, dict) and not all(str(word).isascii() for word in vocabulary):
             raise UnsupportedError("cannot be converted to ONNX: a vocabulary with words beyond ASCII")
@@ -324,9 +332,11 @@ def _sample(model: Any, inputs: Sequence[Input]) -> "tuple[dict[str, Array], dic
         rows = _rows(model, inputs, missing, unknown)
         try:
             return rows, _expected(model, inputs, rows)
+        except ImportError as error:
+            return rows, short(error)
         except Exception as error:  # whatever a library of others raises
             reason = short(error)
-    return rows, f"scikit-learn does not take the rows: {reason}"
+    raise UnsupportedError(f"cannot be compared: scikit-learn itself takes none of the rows: {reason}")
 
 
 def _expected(model: Any, inputs: Sequence[Input], rows: Mapping[str, "Array"]) -> dict[str, "Array"]:
@@ -358,25 +368,31 @@ def _rows(model: Any, inputs: Sequence[Input], missing: bool, unknown: bool) -> 
     import numpy as np
 
     random = np.random.default_rng(0)
-    texts = _text_columns(model)
+    categories = _categories(model)
     words = [word for one in _parts(model) for word in list(getattr(one, "vocabulary_", None) or ())[:1000]]
     numbers = [one for one in inputs if one.kind == "fp32"]
     width = sum(one.width for one in numbers)
     values = np.clip(_numbers(model, random, width), -_LARGEST, _LARGEST).astype(np.float32)
     if missing:
         values[random.random(values.shape) < 0.05] = np.nan
-    found, start = {}, 0
+    found, start, place = {}, 0, 0
     for one in inputs:
         if one.kind == "fp32":
             found[one.name] = values[:, start : start + one.width]
+            for column in range(one.width):
+                if place + column in categories:
+                    known = categories[place + column].astype(np.float32)
+                    known = np.append(known, np.nanmax(known) + 1) if unknown else known
+                    found[one.name][:, column] = random.choice(known, ROWS)
             start += one.width
-        elif one.name in texts:
-            known = [*texts[one.name].tolist(), *(["an unknown text"] if unknown else [])]
-            found[one.name] = random.choice(np.array(known, object), (ROWS, 1))
+        elif place in categories:
+            texts = [*categories[place].tolist(), *(["an unknown text"] if unknown else [])]
+            found[one.name] = random.choice(np.array(texts, object), (ROWS, 1))
         else:
             sizes = random.integers(1, 12, ROWS)
             lines = [" ".join(random.choice([*words, *_TEXT], size)) for size in sizes]
             found[one.name] = np.array(lines, object).reshape(-1, 1)
+        place += one.width
     return found
 
 

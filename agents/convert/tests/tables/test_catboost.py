@@ -30,6 +30,7 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any, Any]] = {
     "multiclass": (catboost.CatBoostClassifier, {"loss_function": "MultiClass"}, X, THREE),
     "text labels": (catboost.CatBoostClassifier, {}, X, np.array(["a", "b", "c"])[THREE]),
     "missing": (catboost.CatBoostClassifier, {}, NAN, THREE > 0),
+    "focal": (catboost.CatBoostClassifier, {"loss_function": "Focal:focal_alpha=0.5;focal_gamma=2"}, X, THREE > 0),
     "regression": (catboost.CatBoostRegressor, {}, X, X[:, 0] * 3),
     "poisson": (catboost.CatBoostRegressor, {"loss_function": "Poisson"}, X, COUNTS),
     "tweedie": (catboost.CatBoostRegressor, {"loss_function": "Tweedie:variance_power=1.5"}, X, COUNTS),
@@ -77,6 +78,26 @@ def test_categories_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     model = catboost.CatBoostClassifier(**SETTINGS).fit(rows, THREE[:100] > 0, cat_features=[0])
     model.save_model("model.cbm")
     with pytest.raises(UnsupportedError, match="features of the kind 'cat'"):
+        build(tmp_path)
+
+
+@pytest.mark.kinds("refused by name", "CatBoost")
+def test_several_targets_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = catboost.CatBoostRegressor(**SETTINGS, loss_function="MultiRMSE").fit(X, X[:, :2])
+    model.save_model("model.cbm")
+    with pytest.raises(UnsupportedError, match="the loss 'MultiRMSE', whose graph has other outputs"):
+        build(tmp_path)
+
+
+def test_damaged_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trees are whole, and the library raises only once these are looked at."""
+    monkeypatch.chdir(tmp_path)
+    trained("binary", tmp_path / "model.cbm")
+    content = (tmp_path / "model.cbm").read_bytes()
+    assert b"model_shrink_mode" in content
+    (tmp_path / "model.cbm").write_bytes(content.replace(b"model_shrink_mode", b"model_sjrink_mode"))
+    with pytest.raises(InvalidArgumentError, match="is not a model of CatBoost, or is damaged"):
         build(tmp_path)
 
 

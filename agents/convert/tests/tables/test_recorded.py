@@ -73,7 +73,7 @@ def test_what_the_libraries_write_is_wrong_and_the_comparison_notices(name: str)
     head, expected = _head(name), _arrays(name, "expected")
     if "loss" in head:
         raw = onnx.load_from_string(_STORE[f"{name}/graph"].tobytes())
-        (answer,) = run(raw, {raw.graph.input[0].name: _arrays(name, "rows")["input"]})
+        (answer,) = run(raw, {raw.graph.input[0].name: _arrays(name, "rows")["input"]}).values()
         assert not np.allclose(answer.ravel(), expected["prediction"].ravel(), rtol=1e-2)
         return
     with pytest.raises(InternalError, match="answers differently from scikit-learn"):
@@ -134,5 +134,5 @@ def test_a_split_of_the_library_is_found_and_mended(part: Any, missing: int) -> 
     """The records have what is looked up of a model; here it is looked up, and rounded down."""
     at, below = np.float32(_THRESHOLD), np.nextafter(np.float32(_THRESHOLD), np.float32(0))
     rows = np.array([[below], [at], [np.nan]], np.float32)
-    (answers,) = run(sklearn._mended(_stump(), dict(sklearn._trees(part))), {"input": rows})
+    (answers,) = run(sklearn._mended(_stump(), dict(sklearn._trees(part))), {"input": rows}).values()
     assert answers.ravel().tolist() == [1, 2, missing]

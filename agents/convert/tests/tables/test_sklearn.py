@@ -32,6 +32,7 @@ from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.compose import ColumnTransformer  # noqa: E402
 from sklearn.datasets import make_classification, make_regression  # noqa: E402
 from sklearn.decomposition import PCA  # noqa: E402
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis  # noqa: E402
 from sklearn.ensemble import (  # noqa: E402
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
@@ -44,8 +45,8 @@ from sklearn.ensemble import (  # noqa: E402
 )
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer  # noqa: E402
 from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: E402
-from sklearn.impute import SimpleImputer  # noqa: E402
-from sklearn.linear_model import LogisticRegression, Ridge  # noqa: E402
+from sklearn.impute import KNNImputer, SimpleImputer  # noqa: E402
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV  # noqa: E402
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor  # noqa: E402
 from sklearn.naive_bayes import GaussianNB  # noqa: E402
@@ -77,6 +78,11 @@ FRAME = pd.DataFrame(
         "port": random.choice(["S", "C", "Q"], N),
     }
 )
+NUMBERED = FRAME[["age"]].assign(
+    rooms=random.integers(0, 5, N).astype(np.float32),
+    paid=random.random(N) < 0.5,
+    shop=(1 << 24) + random.integers(0, 4, N),
+)
 TAKEN = (((FRAME.age < 38) & (FRAME.sex == "f")) | (FRAME.fare > 60)).astype(int).to_numpy()
 WORDS = ["good", "bad", "fine", "awful", "great", "poor", "film", "plot", "actor", "scene", "the", "a", "of", "and"]
 TEXTS = np.array([" ".join(random.choice(WORDS, random.integers(4, 20))) for _ in range(N)], object)
@@ -88,6 +94,10 @@ def columns(**more: Any) -> Any:
     return ColumnTransformer(
         [("n", numbers, ["age", "fare"]), ("c", OneHotEncoder(handle_unknown="ignore"), ["sex", "port"])], **more
     )
+
+
+def one_hot(*names: str) -> Any:
+    return ColumnTransformer([("c", OneHotEncoder(handle_unknown="ignore"), [*names])], remainder="passthrough")
 
 
 def ordinal() -> Any:
@@ -122,9 +132,25 @@ KINDS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "polynomial, ridge": (lambda: make_pipeline(PolynomialFeatures(2), Ridge()), XR, YR),
     "gaussian process": (lambda: GaussianProcessRegressor(random_state=0), XR[:, :3], YR),
     "several labels": (lambda: MultiOutputClassifier(LogisticRegression()), X, np.c_[Y, Y > 0].astype(int)),
+    "several labels, random forest": (lambda: RandomForestClassifier(10), X, np.c_[Y, Y > 0].astype(int)),
+    "quadratic discriminant": (lambda: QuadraticDiscriminantAnalysis(reg_param=0.1), X, Y),
+    "imputed by neighbours": (lambda: make_pipeline(KNNImputer(), Ridge()), NAN, YR),
     "several numbers": (lambda: MultiOutputRegressor(Ridge()), XR, np.c_[YR, -YR]),
     "columns, logistic regression": (lambda: make_pipeline(columns(), LogisticRegression()), FRAME, TAKEN),
     "columns, random forest": (lambda: make_pipeline(columns(), RandomForestClassifier(20)), FRAME, TAKEN),
+    "columns, by position": (
+        lambda: make_pipeline(
+            ColumnTransformer([("c", OneHotEncoder(), [2, 3]), ("n", StandardScaler(), slice(0, 2))]),
+            LogisticRegression(),
+        ),
+        FRAME,
+        TAKEN,
+    ),
+    "columns of whole numbers": (
+        lambda: make_pipeline(one_hot("rooms", "paid"), LogisticRegression()),
+        NUMBERED[["age", "rooms", "paid"]],
+        (NUMBERED.rooms % 2).astype(int).to_numpy(),
+    ),
     "columns, histogram boosting": (
         lambda: make_pipeline(ordinal(), HistGradientBoostingClassifier(max_iter=20)),
         FRAME,
@@ -157,6 +183,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, Any, str]] = {
         LIKED,
         "cannot be converted to ONNX: .*HashingVectorizer",
     ),
+    "numbers beyond FP32": (
+        lambda: make_pipeline(one_hot("shop"), LogisticRegression()),
+        NUMBERED[["age", "shop"]],
+        TAKEN,
+        "cannot be converted to ONNX: categories of the column 1 beyond FP32",
+    ),
+    "labels by another rule": (
+        lambda: SGDClassifier(loss="modified_huber", random_state=0),
+        X,
+        Y,
+        "cannot be converted to ONNX: the loss 'modified_huber'",
+    ),
     "a function": (
         lambda: make_pipeline(FunctionTransformer(np.log1p), Ridge()),
         np.abs(XR),
@@ -187,6 +225,7 @@ def answers(session: ort.InferenceSession, data: Any) -> dict[str, Any]:
     inputs = [one.name for one in session.get_inputs()]
     if isinstance(data, pd.DataFrame):
         given = {name: data[[name]].to_numpy() for name in inputs}
+        given = {name: one if one.dtype == object else one.astype(np.float32) for name, one in given.items()}
     else:
         given = {inputs[0]: data if data.ndim == 2 else data.reshape(-1, 1)}
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
