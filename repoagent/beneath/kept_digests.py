@@ -27,11 +27,8 @@ _Digests = dict[str, str]
 
 
 class KeptDigests:
-    """The digests of the files of one load. Thread-safe.
-
-    Args:
-        is_private: Whether no one but this program writes to a directory; of others nothing is kept.
-    """
+    """The digests of the files of one load, in directories that are ``is_private``: no one else writes to these.
+    Thread-safe."""
 
     def __init__(self, is_private: Callable[[Path], bool]) -> None:
         self._is_private = is_private

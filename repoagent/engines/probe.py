@@ -67,10 +67,7 @@ _PASSED_BEGINNINGS: Final = ("CUDA_", "NVIDIA_", "PYTHON")
 def probe(*, seconds: float = _SECONDS) -> Findings:
     """Find out whether plans can run here. Never raises, and never harms this process.
 
-    Without an installed flavour it costs microseconds; with one, the start of a child.
-
-    Args:
-        seconds: After which a child that hangs is killed.
+    Without an installed flavour it costs microseconds; with one, the start of a child, killed after ``seconds``.
     """
     try:
         if not installed():

@@ -227,12 +227,8 @@ class Fetcher:
     ) -> None:
         """Fetch nothing yet.
 
-        Args:
-            source: The model.
-            directory: Called at most once per fetch, with its size in bytes; returns a private directory to put it in.
-            cache: Used for models whose filesystem gives each file a tag; None (confidential loads) keeps nothing.
-            progress: See :data:`~repoagent.storage.transfer.localize.Progress`.
-            cancelled: Likewise.
+        ``directory`` is called at most once per fetch, with its size in bytes, and returns a private one to put it in.
+        ``cache`` is for models whose filesystem gives each file a tag; None (confidential loads) keeps nothing.
         """
         self._source = source
         self._directory = directory

@@ -118,13 +118,7 @@ logger = logging.getLogger(__name__)
 
 
 def download_file(file: RemoteFile, into: PartialFile, context: DownloadContext, *, most: int) -> tuple[str, int]:
-    """Bring what is missing of ``file``; the SHA-256 of the whole in hexadecimal digits, and its size.
-
-    Args:
-        file: What to bring.
-        into: Where to; it stays the caller's.
-        context: What it shares with other files.
-        most: The largest size that is accepted.
+    """Bring what is missing of ``file`` to ``into``; the SHA-256 of the whole in hexadecimal digits, and its size.
 
     Raises:
         WrongDigestError: the file has not the digest that it should have; nothing of it is kept.

@@ -109,15 +109,9 @@ def localize(
     a range that fails is fetched again, up to five times, and what has arrived is kept. Every size is checked, and
     at the end the source is listed again: a model that changed meanwhile is refused, for it may be half old.
 
-    Args:
-        source_fs: Any fsspec filesystem, synchronous side. Its own threads are not needed.
-        root: A directory of it.
-        target: On a local disk or tmpfs; its parent must exist.
-        location: The URL of ``root``; a web server is then read in ranges where it takes them.
-        workers: Requests at once; each holds up to 8 MiB.
-        progress: See :data:`~repoagent.storage.transfer.localize.Progress`.
-        cancelled: See :data:`~repoagent.storage.transfer.localize.Cancelled`.
-        entries: The listing to go by, if the caller has just made one.
+    The filesystem may be any of fsspec's, synchronous side; the parent of ``target`` must exist. With ``location``, the
+    URL of ``root``, a web server is read in ranges where it takes them. Each of the ``workers``, requests at once,
+    holds up to 8 MiB. ``entries`` is the listing to go by, if the caller has just made one.
 
     Raises:
         UnsafePathError: a name would leave ``target``, or two names exclude each other.
