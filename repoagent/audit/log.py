@@ -201,9 +201,10 @@ class AuditLog:
         self._write(event, result, what, actor or current_actor())
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        """See :meth:`Audit.note`. Of denied requests more than a hundred a second are counted, not written."""
-        limited = event == "denied"  # Strangers cause these, and must not keep anything else out of the log.
-        self._notes.put((event, result, plain(what), actor or current_actor()), limited=limited)
+        """See :meth:`Audit.note`. Of what clients cause more than a hundred a second are counted, not written."""
+        actor = actor or current_actor()
+        limited = event == "denied" or actor.by == "client"  # Strangers must not keep anything else out of the log, nor fill a disk.
+        self._notes.put((event, result, plain(what), actor), limited=limited)
 
     def reopen(self) -> None:
         """Go on in a new file, soon, if this one has been renamed. For a handler of signals: takes no lock."""

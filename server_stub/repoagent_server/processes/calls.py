@@ -59,6 +59,8 @@ class Calls:
         self._waiting: dict[int, Future[Any]] = {}
         self._number = 0
         self._ended = False
+        self._failed: set[str] = set()
+        """Calls of the other side whose failure has been logged."""
         self._inside = self._inside_bytes = 0
         """Calls of the other side without an answer yet, and the bytes of the long ones."""
 
@@ -180,7 +182,9 @@ class Calls:
         except RepoAgentError as error:
             body = [number, int(error.code), str(error)]
         except Exception as error:
-            logger.exception("%s: '%s' failed", self._name, name)
+            log = logger.debug if name in self._failed else logger.error  # A worker may have it fail without end.
+            log("%s: '%s' failed", self._name, name, exc_info=True)
+            self._failed.add(name)
             body = [number, int(RepoAgentError.code), f"{type(error).__name__}: {error}"]
         finally:
             self._left(size)

@@ -3,6 +3,8 @@
 import base64
 import binascii
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from repoagent.audit import Actor, Audit, acting_as
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.lifecycle.on_demand import forbidden_step
 from repoagent_server.processes.fleet import Fleet
@@ -18,7 +20,7 @@ from repoagent_server.processes.roster import is_count
 from repoagent_server.shared.merging import merged_metrics, merged_statistics
 
 _FIELDS: Final = ("client", "via", "request", "address")
-_EVENTS: Final = frozenset({"denied", "load"})
+_EVENTS: Final = frozenset({("denied", "denied"), ("load", "refused")})
 """What a front end records by itself. All else the keeper records when it happens."""
 _TEXT_BYTES: Final = 4096
 _DETAILS: Final = 32
@@ -39,6 +41,9 @@ _PROCESS: Final = "process"
 """The label that names the process."""
 _ANSWER_SECONDS: Final = 10.0
 _PERMISSION_SECONDS: Final = 10.0
+_PER_SECOND: Final = 100
+_MOST_PAGES: Final = 2
+"""Questions of one worker to all that are under way: each may have a long answer of each of them."""
 
 
 class Desk:
@@ -87,26 +92,31 @@ class Desk:
                     return [error.code, str(error)]
             return None
 
+        few = threading.Semaphore(_MOST_PAGES)
+
         def statistics(name: Any, version: Any) -> dict[str, Any]:
             asked = text_of(name), text_of(version)
             read = partial(_statistics, fleet)
-            answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=read)
+            with few:
+                answers = fleet.ask_all("statistics", *asked, timeout=_ANSWER_SECONDS, read=read)
             return merged_statistics(answers)
 
         def metrics() -> str:
-            pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS, read=_page)
+            with few:
+                pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS, read=_page)
             own = [("keeper", self._page())] if self._page is not None else []
             return merged_metrics([*pages, *own], _PROCESS)
 
+        pace = Pace(fleet)
         return {
-            "load": load,
-            "unload": unload,
-            "demand": demand,
+            "load": pace.of(load),
+            "unload": pace.of(unload),
+            "demand": pace.of(demand),
             "offers": lambda name: self._core.offers(text_of(name)),
             "statistics": statistics,
             "metrics": metrics,
             "index": lambda ready_only: self._index(fleet, ready_only=ready_only is True),
-            "link": lambda other: fleet.link(worker(), _worker(other, fleet)),
+            "link": pace.of(lambda other: fleet.link(worker(), _worker(other, fleet))),
             "report": self._report,
             "attestation": self._attestation,
             "ready": self._core.ready,
@@ -129,16 +139,13 @@ class Desk:
         document = self._core.attestation(text_of(name), text_of(version))
         return None if document is None else document.decode()
 
-    def _record(self, demanded: Any, event: Any, result: Any, what: Any, actor: Any) -> None:
-        if text_of(event) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:
+    def _record(self, event: Any, result: Any, what: Any, actor: Any) -> None:
+        if (text_of(event), text_of(result)) not in _EVENTS or not isinstance(what, dict) or len(what) > _DETAILS:
             raise InvalidArgumentError("an event that front ends do not record")
         details = {
             text_of(key): value if isinstance(value, int | None) else text_of(str(value)) for key, value in what.items()
         }
-        if demanded is True:
-            self._audit.demand(event, text_of(result), details, client(actor))
-        else:
-            self._audit.record(event, text_of(result), details, client(actor))
+        self._audit.note(event, result, details, client(actor))
 
     @contextmanager
     def _acting(self, fleet: Fleet, worker: Callable[[], int], asked: Any, by: str = "client") -> Iterator[None]:
@@ -148,6 +155,30 @@ class Desk:
         manages = _Manages(fleet, worker, number) if restricted is not False else None
         with acting_as(replace(client(fields, manages), by=by)):
             yield
+
+
+class Pace:
+    """Lets a hundred calls of one worker a second do what is logged, audited or heard by others. The rest wait, on
+    their threads, of which there are so many that more calls are refused: a flood fills no disk, and once ``fleet``
+    stops, it keeps no one from that."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def of(self, answer: Callable[..., Any]) -> Callable[..., Any]:
+        def paced(*arguments: Any) -> Any:
+            with self._lock:
+                now = time.monotonic()
+                self._next = max(self._next, now - 1) + 1 / _PER_SECOND
+                pause = self._next - now
+            time.sleep(max(0.0, pause))
+            if self._fleet.stopping:
+                raise UnavailableError("the server is stopping")
+            return answer(*arguments)
+
+        return paced
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ class Fleet(Versions):
         self._replacing = threading.Lock()
         """Held while one worker takes the place of another: of those that leave there is one."""
         self._open = False
-        self._closing = False
+        self.stopping = False
+        """Whether no worker is to take anything new, and none is started any more."""
 
     def start(self) -> None:
         """Start all of them.
@@ -101,20 +102,20 @@ class Fleet(Versions):
     def refuse(self) -> None:
         """Have them take no new requests, and start none any more."""
         with self.lock:
-            self._closing = True
+            self.stopping = True
         self._ask_those("refuse", timeout=_REFUSAL_SECONDS)
 
     def finish(self, timeout: float) -> None:
         """Have them answer what is left for at most ``timeout`` seconds, and end."""
         with self.lock:
-            self._closing = True
+            self.stopping = True
         self._ask_those("finish", timeout, timeout=timeout + LAST_SECONDS)
         self.close()
 
     def close(self) -> None:
         """End all of them. Twice is once."""
         with self.lock:
-            self._closing = True
+            self.stopping = True
         for worker in self._workers:
             if worker.calls is not None:
                 worker.calls.close()
@@ -134,7 +135,7 @@ class Fleet(Versions):
                 continue  # It has ended, or is another version that cannot be asked.
             except FutureTimeoutError:
                 with self.lock:
-                    if worker.calls is calls and worker.index != LEAVING and not self._closing:
+                    if worker.calls is calls and worker.index != LEAVING and not self.stopping:
                         logger.error("worker %d is ended: it has done nothing for %g seconds", worker.index, seconds)
                         worker.kill()
 
@@ -174,7 +175,7 @@ class Fleet(Versions):
             if worker.index == LEAVING:
                 self._workers.remove(worker)
             worker.ended.set()
-            if self._closing or worker not in self._workers:
+            if self.stopping or worker not in self._workers:
                 return
             pause = worker.pause()
         again = f" in {pause:g} seconds" if pause else ""
@@ -188,7 +189,7 @@ class Fleet(Versions):
         time.sleep(pause)
         try:
             with self.lock:
-                if self._closing or worker not in self._workers:  # A reload has filled its place meanwhile.
+                if self.stopping or worker not in self._workers:  # A reload has filled its place meanwhile.
                     return
                 started = self._launch(worker)
                 handed = list(self._handed.values())
@@ -240,7 +241,7 @@ class Fleet(Versions):
         fresh = self._make_worker(old.index)
         try:
             with self.lock:
-                if self._closing:
+                if self.stopping:
                     return False
                 if old not in self._workers[: self._count]:  # It has been replaced while this waited.
                     return True
@@ -251,7 +252,7 @@ class Fleet(Versions):
             lost: list[Handed] = []
             while True:
                 with self.lock:
-                    if self._closing:
+                    if self.stopping:
                         raise UnavailableError("the server is stopping")
                     more = [one for one in self._handed.values() if one not in handed and one.can_be_had(fresh.index)]
                     if not more:

@@ -212,12 +212,11 @@ class AskedAudit:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+    def demand(self, event: str, _result: str, what: What, actor: Actor | None = None) -> None:
         """See :class:`repoagent.audit.Audit`. What is to be changed here, the keeper has the others change first."""
-        if event == "settings":
-            self._calls.call("settings", dict(what), (actor or current_actor()).to_dict(), timeout=_ANSWER_SECONDS)
-            return
-        self._calls.call("audit", True, event, result, dict(what), (actor or current_actor()).to_dict())
+        if event != "settings":
+            raise UnsupportedError(f"a worker does not record '{event}'")
+        self._calls.call("settings", dict(what), (actor or current_actor()).to_dict(), timeout=_ANSWER_SECONDS)
 
     def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :class:`repoagent.audit.Audit`."""
@@ -226,7 +225,7 @@ class AskedAudit:
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :class:`repoagent.audit.Audit`."""
-        self._calls.begin("audit", False, event, result, dict(what), (actor or current_actor()).to_dict())
+        self._calls.begin("audit", event, result, dict(what), (actor or current_actor()).to_dict())
 
 
 class Models:

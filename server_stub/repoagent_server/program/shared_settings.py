@@ -18,7 +18,7 @@ from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.settings import LOG_FORMATS, LogChanges, log_settings, update_log, update_traces
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.processes.calls import Calls, CallsUntil, Ended
-from repoagent_server.processes.desk import client, text_of
+from repoagent_server.processes.desk import Pace, client, text_of
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.tls.certificates import Certificates
 
@@ -58,8 +58,9 @@ class SharedSettings:
 
     def answers(self, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         """What the worker of that number may call, by name."""
+        change = Pace(self._fleet).of(partial(self._change, worker))
         return {
-            "settings": lambda what, actor: self._change(worker, what, actor),
+            "settings": lambda what, actor: self._share(what) if _is_share(what) else change(what, actor),
             "register": lambda *region: self._register(worker, *region),
             "unregister": lambda name: self._unregister(worker, text_of(name)),
             "refresh": lambda source: self._access.refresh(text_of(source)) if self._access is not None else None,
@@ -79,11 +80,12 @@ class SharedSettings:
             except RepoAgentError as error:  # Such as a region whose object its client has removed.
                 logger.warning("a new worker cannot make '%s' of an earlier request: %s", change[0], error)
 
-    def _change(self, worker: Callable[[], int], what: Any, actor: Any) -> int | None:
+    def _share(self, what: Mapping[str, Any]) -> int:
+        return self._core.tracer.hand_out(text_of(what.get("model")), len(self._fleet))
+
+    def _change(self, worker: Callable[[], int], what: Any, actor: Any) -> None:
         if not isinstance(what, Mapping) or not isinstance(what.get("change"), Mapping):
             raise InvalidArgumentError("a change of settings without a change")
-        if what.get("setting") == TRACE_SHARE:  # A call of its own would end a new worker of an older keeper.
-            return self._core.tracer.hand_out(text_of(what.get("model")), len(self._fleet))
         change = {text_of(name): value for name, value in what["change"].items()}
         with acting_as(client(actor)), self._fleet.changing:
             if what.get("setting") == "log":
@@ -92,7 +94,6 @@ class SharedSettings:
                 self._change_traces(worker, text_of(what.get("model")), change)
             else:
                 raise InvalidArgumentError("there is no such setting")
-        return None
 
     def _change_log(self, worker: Callable[[], int], change: dict[str, Any]) -> None:
         known = {one.name for one in fields(LogChanges)}
@@ -158,6 +159,11 @@ class SharedSettings:
                         self._fleet.ask(one, *undo, timeout=_SECONDS)
                 raise
             done.append(index)
+
+
+def _is_share(what: Any) -> bool:
+    """Whether a worker asks for some of a count. A call of its own would end a new worker of an older keeper."""
+    return isinstance(what, Mapping) and what.get("setting") == TRACE_SHARE
 
 
 def _certificate_change(name: str, certificates: Certificates) -> Change:

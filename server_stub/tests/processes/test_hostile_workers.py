@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,15 +225,18 @@ class Audit:
     def __init__(self) -> None:
         self.lines: list[tuple[str, Mapping[str, Any], Actor]] = []
 
-    def record(self, event: str, _result: str, what: Mapping[str, Any], actor: Actor) -> None:
+    def note(self, event: str, _result: str, what: Mapping[str, Any], actor: Actor) -> None:
         self.lines.append((event, what, actor))
+
+
+RUNS = cast(Fleet, SimpleNamespace(stopping=False))
 
 
 @pytest.fixture
 def desk() -> tuple[dict[str, Any], Core, Audit]:
     core, audit = Core(), Audit()
     made = Desk(cast(ServingCore, core), cast(Any, audit), None, allow_load_parameters=True)
-    return made.answers(cast(Fleet, None), lambda: 0), core, audit
+    return made.answers(RUNS, lambda: 0), core, audit
 
 
 ACTOR = [1, {"client": "mallory", "by": "operator", "via": "http"}, False]
@@ -279,17 +283,82 @@ def test_a_worker_brings_no_model_of_its_own_unless_clients_may(config: Any, fil
     core = Core()
     desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
     with pytest.raises(UnsupportedError, match="--allow-load-parameters"):
-        desk.answers(cast(Fleet, None), lambda: 0)["load"](ACTOR, "m", config, files, None)
+        desk.answers(RUNS, lambda: 0)["load"](ACTOR, "m", config, files, None)
     assert not core.loads
 
 
-@pytest.mark.parametrize("event", ["server", "settings", "unload", "decrypted", 7])
-def test_a_worker_records_only_what_front_ends_record(desk: tuple[dict[str, Any], Core, Audit], event: Any) -> None:
+@pytest.mark.parametrize(
+    ("event", "result"),
+    [
+        *(("server", "started"), ("settings", "accepted"), ("unload", "unloaded"), ("decrypted", ""), (7, "denied")),
+        *(("load", "loaded"), ("load", "started"), ("load", 7), ("denied", "refused"), ("denied", [])),
+    ],
+)
+def test_a_worker_records_only_what_front_ends_record(
+    desk: tuple[dict[str, Any], Core, Audit], event: Any, result: Any
+) -> None:
+    """As a note, of which there are so many a second: anyone who is denied makes one."""
     answers, _, audit = desk
     with pytest.raises(InvalidArgumentError):
-        answers["audit"](False, event, "accepted", {}, {})
-    answers["audit"](False, "denied", "denied", {"route": "/v2", "count": 3}, {"client": "a"})
-    assert audit.lines == [("denied", {"route": "/v2", "count": 3}, Actor("client", client="a"))]
+        answers["audit"](event, result, {}, {})
+    answers["audit"]("denied", "denied", {"route": "/v2", "count": 3}, {"client": "a"})
+    answers["audit"]("load", "refused", {}, {"client": "b"})
+    assert audit.lines == [
+        ("denied", {"route": "/v2", "count": 3}, Actor("client", client="a")),
+        ("load", {}, Actor("client", client="b")),
+    ]
+
+
+@pytest.mark.parametrize("call", ["load", "unload", "demand", "link"])
+def test_what_is_audited_or_heard_by_others_has_a_pace(
+    desk: tuple[dict[str, Any], Core, Audit], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A worker that had models loaded that there are not wrote lines of the audit log as fast as the disk took them."""
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    for _ in range(300):
+        with suppress(Exception):
+            desk[0][call](None)
+    assert pauses[:99] == [0.0] * 99
+    assert sum(pause > 0 for pause in pauses) >= 200
+    assert pauses[-1] == pytest.approx(2.0)
+
+
+def test_a_worker_changes_nothing_while_the_server_stops() -> None:
+    core = Core()
+    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
+    answers = desk.answers(cast(Fleet, SimpleNamespace(stopping=True)), lambda: 0)
+    with pytest.raises(UnavailableError, match="is stopping"):
+        answers["load"](ACTOR, "m", None, None, None)
+    assert not core.loads
+
+
+def test_what_asks_all_workers_is_done_twice_at_a_time() -> None:
+    """Each worker's answer may be long, and a worker could ask four thousand times at once."""
+    asked, gate = threading.Semaphore(0), threading.Event()
+
+    def ask_all(*_: Any, **__: Any) -> list[Any]:
+        asked.release()
+        gate.wait(30)
+        return []
+
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    answers = desk.answers(cast(Fleet, SimpleNamespace(ask_all=ask_all, stopping=False)), lambda: 0)
+    threads = [threading.Thread(target=answers["metrics"]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert [asked.acquire(timeout=wait) for wait in (30, 30, 0.2)] == [True, True, False]
+    gate.set()
+    for thread in threads:
+        thread.join(30)
+
+
+def test_a_call_that_fails_again_and_again_is_logged_once(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(5):
+        keeper.send(ASK, [number, "double", []])
+        keeper.receive()
+    assert caplog.text.count("'double' failed") == 1
 
 
 def test_there_is_no_call_for_keys_or_files(desk: tuple[dict[str, Any], Core, Audit]) -> None:
@@ -325,14 +394,16 @@ def _statistics(model: Any = "m", **fields: Any) -> dict[str, Any]:
 COUNTED = {"count": 1, "ns": 5}
 NO_STATISTICS: list[Any] = [[], 5, None, {}, {"model_stats": 5}, {"model_stats": [5]}]
 NO_COUNT: list[Any] = [float("nan"), 10**30, -1, "x" * 5000, "1", None, True, 1.0, [], {}]
+NO_BATCHES: list[Any] = [5, None, {"1": {}}, [{}], [5]]
+NO_RESPONSES: list[Any] = [5, None, [1], {"x": {}}, {"-1": {}}]
 NO_FIELDS: list[dict[str, Any]] = [
     *({"inference_count": lie} for lie in NO_COUNT),
     *({"last_inference": lie} for lie in NO_COUNT),
     *({"inference_stats": {"fail": {"ns": lie}}} for lie in NO_COUNT),
     *({"inference_stats": lie} for lie in (5, None)),
     *({"batch_stats": [{"batch_size": lie}]} for lie in NO_COUNT),
-    *({"batch_stats": lie} for lie in (5, None, {"1": {}}, [{}], [5])),
-    *({"response_stats": lie} for lie in (5, None, [1], {"x": {}}, {"-1": {}})),
+    *({"batch_stats": lie} for lie in NO_BATCHES),
+    *({"response_stats": lie} for lie in NO_RESPONSES),
 ]
 
 

@@ -1,10 +1,14 @@
 """``--processes``: a model takes over the worker that it runs in. What that reports and sends harms no other worker."""
 
+import json
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from server_stub.tests.serve.test_processes import ask, connections, in_process, processes
+from tests.extent import in_full
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -40,6 +44,23 @@ METRICS: Final = """
         worker._calls._answers["page"] = lambda: page
 """
 
+FLOOD: Final = """
+        import os, threading, time
+        def without_end(work):
+            while True:
+                work()
+        def note():
+            core.audit.note("denied", "denied", {"reason": "x" * 4000, "model": "m"})
+            core.audit.record("load", "refused", {"model": "m", "error": "x" * 4000})
+            calls.begin("audit", "load", "loaded", {"model": "forged"}, {})
+            calls.begin("load", [1, {}, False], "none", None, None, None)
+            calls.begin("audit")
+            time.sleep(0.002)
+        chatter = b"x" * (64 << 10)
+        for work in (note, lambda: os.write(2, chatter) and time.sleep(0.01), lambda: calls.begin("metrics").result()):
+            threading.Thread(target=without_end, args=(work,), daemon=True).start()
+"""
+
 
 def taken(world: "World", lie: str, *flags: str) -> "Server":
     """A server of three workers, of which one does what ``lie`` has it do."""
@@ -71,3 +92,34 @@ def test_a_page_of_metrics_has_no_line_that_collectors_refuse(world: "World") ->
     assert "nv_inference_count" in page
     assert "mine{" not in page
     assert server.stop() == 0
+
+
+def test_floods_of_one_worker_take_neither_disk_nor_memory_of_the_keeper_without_end(
+    world: "World", tmp_path: Path
+) -> None:
+    """Lines of the audit log, of the log, of its standard error, and pages of metrics, for some seconds."""
+    audit, log = tmp_path / "audit", tmp_path / "log"
+    flags = (f"--audit-log={audit}", f"--log-file={log}", "--allow-metrics=true", "--metrics-port=0")
+    server = taken(world, FLOOD, "--allow-grpc=false", *flags)
+    began = time.monotonic()
+    memory = [resident(server.process.pid)]
+    with connections(server) as clients:
+        while time.monotonic() < began + in_full(60, otherwise=6):
+            assert {ask(one, "plain") for one in clients} == {200}
+            assert clients[0].post("/v2/repository/index").status_code == 200
+            memory.append(resident(server.process.pid))
+        seconds = time.monotonic() - began
+        assert clients[0].post("/v2/repository/models/plain/load").status_code == 200
+    assert server.stop() == 0, "the flood does not keep it from its end"
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert len(lines) < 1000 + 300 * seconds, "a hundred notes, and a hundred loads, a second"
+    assert not any(line["what"].get("model") == "forged" for line in lines)
+    assert any(line["event"] == "load" and line["what"]["model"] == "plain" for line in lines)
+    assert log.read_text().count("'audit' failed") == 1
+    assert max(memory) - memory[0] < 100 << 20, memory
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory of a process."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
