@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm 
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
-.PHONY: demo measure any-server serve test test-starved check quick lint docs proto bench bench-peers openai-clients bench-table bench-table-models bench-table-llm bench-tables bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
+.PHONY: demo measure any-server serve test test-processes test-starved check quick lint docs proto bench bench-peers openai-clients bench-table bench-table-models bench-table-llm bench-tables bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray models
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -332,6 +332,10 @@ H2SPEC ?= h2spec
 
 h2spec: $(STAMP)
 	$(BIN)/python benchmarks/h2spec.py --h2spec $(H2SPEC)
+
+# Every real server of these tests has three worker processes.
+test-processes: $(STAMP) $(CAPI)
+	REPOAGENT_TEST_PROCESSES=3 $(PYTEST) server_stub/tests/serve tests/hostile/front_ends tests/deploy/test_rolling_restart.py
 
 # Finds tests and code that depend on speed: TESTS="tests/loader tests/cli" names some, else it is all of them.
 test-starved: $(STAMP) $(CAPI)

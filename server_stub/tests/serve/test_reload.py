@@ -16,9 +16,13 @@ import tritonclient.grpc as triton
 
 from server_stub.tests.serve.test_homes import ONE
 from server_stub.tests.serve.test_processes import ask, connections, processes
+from tests.extent import in_full
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
+
+LOADS = in_full(20, otherwise=2)
+"""How many there are at least while workers are replaced."""
 
 
 class Load:
@@ -66,21 +70,22 @@ def test_workers_are_replaced_under_load_and_loads_and_no_request_is_lost(world:
     world.model("checked", [("agent", {})])
     server = world.serve("--processes=2", "--load-model=plain", "--load-model=homed", "--exit-timeout-secs=10")
     load = Load(server, ("plain", "homed"))
-    loads = 0
-    for round_ in range(1, 3):
+    loads = rounds = 0
+    while rounds < 2 or loads < LOADS:
+        rounds += 1
         before = processes(server)
         server.process.send_signal(signal.SIGUSR2)
-        while server.log.count("all worker processes have been replaced") < round_:
+        while server.log.count("all worker processes have been replaced") < rounds:
             for answer in (server.load("checked"), server.unload("checked")):
                 assert answer.status_code == 200, answer.text
             loads += 1
+            calls = Counter(world.calls("checked"))
+            assert {calls[f"agent {name}"] for name in ("LOAD", "LOAD_COMPLETE", "UNLOAD")} == {loads}
             assert server.process.poll() is None
         assert not set(before) & set(processes(server))
         assert len(processes(server)) == 2
     found = load.end()
     assert set(found) == {200, True}, found
-    calls = world.calls("checked")
-    assert {calls.count(f"agent {name}") for name in ("LOAD", "LOAD_COMPLETE", "UNLOAD")} == {loads}
     with connections(server) as clients:
         assert {ask(client, model) for client in clients for model in ("plain", "homed")} == {200}
     assert server.stop() == 0
