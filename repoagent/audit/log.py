@@ -203,7 +203,7 @@ class AuditLog:
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :meth:`Audit.note`. Of what clients cause more than a hundred a second are counted, not written."""
         actor = actor or current_actor()
-        limited = event == "denied" or actor.by == "client"  # Strangers must not keep anything else out of the log, nor fill a disk.
+        limited = event == "denied" or actor.by == "client"  # Strangers must keep nothing else out, nor fill a disk.
         self._notes.put((event, result, plain(what), actor), limited=limited)
 
     def reopen(self) -> None:
