@@ -7,14 +7,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from repoagent_decrypt.age.keys import Identities, parse_identities, parse_recipients
-from repoagent_decrypt.age.primitives.errors import NoMatchError
 from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted
-from repoagent_decrypt.files.positional import Workers
+from repoagent_decrypt.errors import NoMatchError
 from repoagent_decrypt.formats import Keys
 from repoagent_decrypt.patterns import Patterns
+from repoagent_decrypt.positional import Workers
 
 from repoagent.api import InvalidArgumentError
 

@@ -8,8 +8,8 @@ import binascii
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from repoagent_decrypt.age.primitives.errors import ArmorError
 from repoagent_decrypt.age.source import PeekReader
+from repoagent_decrypt.errors import ArmorError
 
 _BEGIN: Final = b"-----BEGIN AGE ENCRYPTED FILE-----"
 _END: Final = b"-----END AGE ENCRYPTED FILE-----"

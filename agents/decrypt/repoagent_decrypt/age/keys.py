@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.pyrage_keys import ForeignIdentity, ForeignRecipient, is_foreign_recipient
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
+from repoagent_decrypt.errors import InvalidKeyError
 
 _Kind = TypeVar("_Kind")
 

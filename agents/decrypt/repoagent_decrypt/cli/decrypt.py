@@ -17,8 +17,8 @@ from repoagent_decrypt.cli.keys import (
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted
-from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.patterns import Patterns
+from repoagent_decrypt.positional import Workers
 
 
 @click.command()

@@ -7,7 +7,6 @@ import click
 
 from repoagent.api import NotFoundError
 from repoagent_decrypt.age.keys import Identities, Recipients
-from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.writer import rewrap_file
 from repoagent_decrypt.cli.keys import (
     FORCE,
@@ -19,8 +18,9 @@ from repoagent_decrypt.cli.keys import (
     recipient_options,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
-from repoagent_decrypt.files.positional import Progress, Sizes
+from repoagent_decrypt.errors import InvalidKeyError
 from repoagent_decrypt.patterns import Patterns
+from repoagent_decrypt.positional import Progress, Sizes
 from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
 _AGE_FILES: Final = ("*.age",)

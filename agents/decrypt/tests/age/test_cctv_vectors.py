@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from repoagent_decrypt.age.files import decrypt_file
 from repoagent_decrypt.age.keys import parse_identities
-from repoagent_decrypt.age.primitives.errors import (
+from repoagent_decrypt.age.reader import AgeReader
+from repoagent_decrypt.age.stanzas import Identity
+from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
+from repoagent_decrypt.errors import (
     AgeError,
     ArmorError,
     HeaderError,
@@ -18,10 +21,7 @@ from repoagent_decrypt.age.primitives.errors import (
     NoMatchError,
     PayloadError,
 )
-from repoagent_decrypt.age.reader import AgeReader
-from repoagent_decrypt.age.stanzas import Identity
-from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
-from repoagent_decrypt.files.positional import Workers
+from repoagent_decrypt.positional import Workers
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "age"
 NAMES = sorted(path.name for path in VECTORS.iterdir())

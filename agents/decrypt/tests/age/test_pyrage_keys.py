@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from repoagent_decrypt.age.files import decrypt_file
 from repoagent_decrypt.age.keys import Identities, Recipients, parse_identities, parse_recipients
-from repoagent_decrypt.age.primitives.errors import AgeError, InvalidKeyError, MissingExtraError, NoMatchError
 from repoagent_decrypt.age.pyrage_keys import decrypt_file_foreign, encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from repoagent_decrypt.errors import AgeError, InvalidKeyError, MissingExtraError, NoMatchError
 
 Pair = tuple[Identities, Recipients]
 

@@ -2,7 +2,6 @@
 
 import pytest
 from repoagent_decrypt.age.keys import parse_identities
-from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.scrypt import (
@@ -12,6 +11,7 @@ from repoagent_decrypt.age.stanzas.scrypt import (
     ScryptRecipient,
 )
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
+from repoagent_decrypt.errors import HeaderError, InvalidKeyError
 
 SPEC_IDENTITY = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX"
 SPEC_RECIPIENT = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"

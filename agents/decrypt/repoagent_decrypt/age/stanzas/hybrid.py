@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
-from repoagent_decrypt.age.primitives import bech32
-from repoagent_decrypt.age.primitives.encoding import b64encode
-from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.age.encoding import b64encode, bech32_decode_as, bech32_encode
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, share_of
+from repoagent_decrypt.errors import HeaderError, InvalidKeyError
 
 _TYPE: Final = "mlkem768x25519"
 _INFO: Final = b"age-encryption.org/mlkem768x25519"
@@ -43,7 +42,7 @@ class HybridRecipient:
     @classmethod
     def parse(cls, text: str) -> "HybridRecipient":
         """Read ``age1pq1...``."""
-        return cls(bech32.decode_as(text, _RECIPIENT_PREFIX, "a post-quantum recipient"))
+        return cls(bech32_decode_as(text, _RECIPIENT_PREFIX, "a post-quantum recipient"))
 
     def wrap(self, key: FileKey) -> list[Stanza]:
         """Wrap ``key`` with HPKE."""
@@ -59,7 +58,7 @@ class HybridRecipient:
         return [Stanza((_TYPE, b64encode(share).decode()), body)]
 
     def __str__(self) -> str:
-        return bech32.encode(_RECIPIENT_PREFIX, self._public)
+        return bech32_encode(_RECIPIENT_PREFIX, self._public)
 
 
 class HybridIdentity:
@@ -84,7 +83,7 @@ class HybridIdentity:
     @classmethod
     def parse(cls, text: str) -> "HybridIdentity":
         """Read ``AGE-SECRET-KEY-PQ-1...``."""
-        return cls(bech32.decode_as(text, _IDENTITY_PREFIX, "a post-quantum identity"))
+        return cls(bech32_decode_as(text, _IDENTITY_PREFIX, "a post-quantum identity"))
 
     @property
     def recipient(self) -> HybridRecipient:
@@ -98,7 +97,7 @@ class HybridIdentity:
 
     def export(self) -> str:
         """The secret, as ``AGE-SECRET-KEY-PQ-1...``."""
-        return bech32.encode(_IDENTITY_PREFIX, self._seed)
+        return bech32_encode(_IDENTITY_PREFIX, self._seed)
 
     def __repr__(self) -> str:
         return f"HybridIdentity(recipient={str(self.recipient)[:24]}...)"

@@ -5,10 +5,9 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from repoagent_decrypt.age.primitives import bech32
-from repoagent_decrypt.age.primitives.encoding import b64encode, hkdf
-from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.age.encoding import b64encode, bech32_decode_as, bech32_encode, hkdf
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, open_file_key, seal_file_key, share_of
+from repoagent_decrypt.errors import HeaderError, InvalidKeyError
 
 _TYPE: Final = "X25519"
 _INFO: Final = b"age-encryption.org/v1/X25519"
@@ -28,7 +27,7 @@ class X25519Recipient:
     @classmethod
     def parse(cls, text: str) -> "X25519Recipient":
         """Read ``age1...``."""
-        return cls(bech32.decode_as(text, _RECIPIENT_PREFIX, "an X25519 recipient"))
+        return cls(bech32_decode_as(text, _RECIPIENT_PREFIX, "an X25519 recipient"))
 
     def wrap(self, key: FileKey) -> list[Stanza]:
         """Wrap ``key`` with a fresh ephemeral key."""
@@ -42,7 +41,7 @@ class X25519Recipient:
         return [Stanza((_TYPE, b64encode(share).decode()), seal_file_key(wrap_key, key))]
 
     def __str__(self) -> str:
-        return bech32.encode(_RECIPIENT_PREFIX, self._public)
+        return bech32_encode(_RECIPIENT_PREFIX, self._public)
 
 
 class X25519Identity:
@@ -62,7 +61,7 @@ class X25519Identity:
     @classmethod
     def parse(cls, text: str) -> "X25519Identity":
         """Read ``AGE-SECRET-KEY-1...``."""
-        return cls(bech32.decode_as(text, _IDENTITY_PREFIX, "an X25519 identity"))
+        return cls(bech32_decode_as(text, _IDENTITY_PREFIX, "an X25519 identity"))
 
     @property
     def recipient(self) -> X25519Recipient:
@@ -75,7 +74,7 @@ class X25519Identity:
 
     def export(self) -> str:
         """The secret, as ``AGE-SECRET-KEY-1...``; deliberately not ``str()``."""
-        return bech32.encode(_IDENTITY_PREFIX, self._private.private_bytes_raw())
+        return bech32_encode(_IDENTITY_PREFIX, self._private.private_bytes_raw())
 
     def __repr__(self) -> str:
         return f"X25519Identity(recipient={self.recipient})"

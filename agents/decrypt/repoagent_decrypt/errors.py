@@ -1,10 +1,24 @@
-"""What can be wrong with an age file or a key. Texts never contain key material."""
+"""What can be wrong with an encrypted file or a key, in any format. Texts never contain key material."""
 
-from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
+
+class DecryptError(ValueError):
+    """Base of everything that the formats raise about a file or a key."""
+
+
+class DamagedError(DecryptError):
+    """The file was truncated, extended, reordered or changed, or is not of the format that it seems to be."""
+
+
+class WrongKeyError(DecryptError):
+    """No key that was given opens the file."""
+
+
+class KeyFormatError(DecryptError):
+    """What a reference leads to is not a key of the expected kind."""
 
 
 class AgeError(DecryptError):
-    """Base of everything this library raises about a file or a key."""
+    """Base of everything that is raised about an age file or its key."""
 
 
 class HeaderError(AgeError):

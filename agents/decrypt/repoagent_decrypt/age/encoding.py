@@ -1,17 +1,51 @@
-"""Bech32 as in BIP 173, without its length limit: how age writes keys."""
+"""How age writes bytes: unpadded canonical base64, and Bech32 as in BIP 173, without its length limit; its HKDF."""
 
+import base64
+import binascii
+import re
 from collections.abc import Iterable
 from typing import Final
 
-from repoagent_decrypt.age.primitives.errors import InvalidKeyError
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-_ALPHABET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-_VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+from repoagent_decrypt.errors import HeaderError, InvalidKeyError
+
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*")
+_LETTERS: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_VALUES: Final = {letter: value for value, letter in enumerate(_LETTERS)}
 _GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 _CHECKSUM: Final = 6
 
 
-def encode(prefix: str, data: bytes | bytearray) -> str:
+def b64encode(data: bytes) -> bytes:
+    """Standard base64 without ``=``."""
+    return base64.b64encode(data).rstrip(b"=")
+
+
+def b64decode(text: bytes, what: str) -> bytes:
+    """Undo :func:`b64encode`.
+
+    Raises:
+        HeaderError: ``text`` is padded, not base64, or not the one way to write its value; ``what`` names it.
+    """
+    try:
+        if not _BASE64.fullmatch(text):
+            raise HeaderError(f"{what} has characters outside unpadded base64")
+        data = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error:
+        raise HeaderError(f"{what} is not base64: impossible length") from None
+    if b64encode(data) != text:
+        raise HeaderError(f"{what} is not canonical base64")
+    return data
+
+
+def hkdf(secret: bytes | bytearray, salt: bytes, info: bytes) -> bytes:
+    """HKDF-SHA-256, 32 bytes."""
+    return HKDF(algorithm=SHA256(), length=32, salt=salt, info=info).derive(secret)
+
+
+def bech32_encode(prefix: str, data: bytes | bytearray) -> str:
     """Write ``data`` after ``prefix``, which is lower or upper case throughout; the result has the same case."""
     if prefix not in {prefix.lower(), prefix.upper()}:
         raise InvalidKeyError("a Bech32 prefix may not mix upper and lower case")
@@ -19,24 +53,25 @@ def encode(prefix: str, data: bytes | bytearray) -> str:
     values = [*_expand(prefix.lower()), *groups]
     check = _polymod([*values, *([0] * _CHECKSUM)]) ^ 1
     groups += [(check >> 5 * (_CHECKSUM - 1 - i)) & 31 for i in range(_CHECKSUM)]
-    text = f"{prefix.lower()}1{''.join(_ALPHABET[group] for group in groups)}"
+    text = f"{prefix.lower()}1{''.join(_LETTERS[group] for group in groups)}"
     return text if prefix == prefix.lower() else text.upper()
 
 
-def decode_as(text: str, prefix: str, what: str) -> bytes:
+def bech32_decode_as(text: str, prefix: str, what: str) -> bytes:
     """The data of a key with a given ``prefix``; ``what`` names the kind of key for the message.
 
     Raises:
-        InvalidKeyError: as :func:`decode`, or the prefix is another one; only of a public key the message repeats it.
+        InvalidKeyError: as :func:`bech32_decode`, or the prefix is another one; the message repeats only that of a
+            public key.
     """
-    found, data = decode(text)
+    found, data = bech32_decode(text)
     if found != prefix:
         found_instead = f", not '{found}1'" if prefix.islower() else ""
         raise InvalidKeyError(f"{what} starts with '{prefix}1'{found_instead}")
     return data
 
 
-def decode(text: str) -> tuple[str, bytes]:
+def bech32_decode(text: str) -> tuple[str, bytes]:
     """Return ``(prefix, data)``, the prefix in the case it was written in.
 
     Raises:

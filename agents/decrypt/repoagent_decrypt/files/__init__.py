@@ -1,1 +1,0 @@
-"""Files, whatever their format: new ones that are complete or absent, and many threads at work on one."""
