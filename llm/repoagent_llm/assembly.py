@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from repoagent.turns import Seat, Turns
-from repoagent_llm.draft_target import check_vocabularies, speculation_of
+from repoagent.turns import Seat
 from repoagent_llm.engine.block_files import BlockFiles
 from repoagent_llm.engine.block_store import BlockStore
 from repoagent_llm.engine.blocks import BlockBudget, Budget, PageBudget
@@ -29,6 +28,7 @@ from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import AnswerMemory
+from repoagent_llm.engine_config import EngineConfig
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
@@ -42,7 +42,6 @@ from repoagent_llm.runner.protocol import DecodeRound, Logits, ModelRunner, Runn
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
 from repoagent_llm.types.cache_config import PeftCacheConfig
-from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError
 
 
@@ -84,13 +83,13 @@ def _check(result: StepResult, rows: int, vocab_size: int) -> None:
 _WEIGHT_TYPES = frozenset(np.dtype(name) for name in ("float16", "float32", "int8", "int32", "int64"))
 
 
-def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> ModelRunner:
+def load_runner(spec: DecoderSpec, config: EngineConfig) -> ModelRunner:
     """A runner for a decoder.
 
     Sizes come from ``config``: ``max_batch_size`` times ``max_beam_width`` sequences, additional outputs by name. A
     ``RunnerOptions`` set as ``config.runner_options`` states the rest (threads, sequence length).
     """
-    options = _options(config)
+    options = config.runner_options
     if config.max_batch_size is not None:
         options = replace(options, max_sequences=config.max_batch_size * config.max_beam_width)
     else:
@@ -100,7 +99,7 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> ModelRunner:
         *graph_tensors(config.debug_config),
     )
     options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
-    if speculation_of(config) is not None:
+    if config.speculative_config is not None:
         options = replace(options, yielding=True)
     if spec.paged is not None:
         options = _paged_options(spec, options, config.kv_cache_config.max_tokens)
@@ -141,16 +140,16 @@ def _make(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 
-def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> ModelRunner | None:
+def load_draft_runner(config: EngineConfig, info: RunnerInfo) -> ModelRunner | None:
     """A runner for the draft model of ``config``, if it names one. ``info``: of the runner it drafts for."""
-    wanted = speculation_of(config)
+    wanted = config.speculative_config
     if wanted is None:
         return None
     if wanted.speculative_model_dir is None:
         raise CheckError("DraftTargetDecodingConfig.speculative_model_dir must name the draft model's folder")
     spec = read_spec(Path(wanted.speculative_model_dir))
-    check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
-    own = _options(config)
+    _check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
+    own = config.runner_options
     options = replace(
         wanted.runner_options or own,
         max_sequences=wanted.max_concurrency,
@@ -163,11 +162,13 @@ def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> ModelRunner |
     return _open(spec, options)
 
 
-def _options(config: ExecutorConfig) -> RunnerOptions:
-    options = getattr(config, "runner_options", None) or RunnerOptions()
-    if not isinstance(options, RunnerOptions):
-        raise TypeError(f"ExecutorConfig.runner_options must be RunnerOptions, not {type(options).__name__}")
-    return options
+def _check_vocabularies(size: int, draft_model: str, draft_size: int) -> None:
+    """Raise unless both models have tokens of the same numbers."""
+    if size != draft_size:
+        raise CheckError(
+            f"{draft_model} has a vocabulary of {draft_size} tokens, the model that it drafts for one of {size}; "
+            "they must be the same"
+        )
 
 
 def check_managed_weights(weights: Mapping[str, Any]) -> None:
@@ -212,7 +213,7 @@ class Assembly:
     adapters: AdapterCache | None
 
 
-def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRunner | None = None) -> Assembly:
+def assemble(runner: ModelRunner, config: EngineConfig, draft_runner: ModelRunner | None = None) -> Assembly:
     """All parts, not started."""
     info = runner.info
     if config.max_beam_width > info.max_sequences:
@@ -270,7 +271,7 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
 
 
-def _prefix_pool(pages: int, config: ExecutorConfig, sink: KvEventSink, paged: PagedRunner | None) -> PrefixPool:
+def _prefix_pool(pages: int, config: EngineConfig, sink: KvEventSink, paged: PagedRunner | None) -> PrefixPool:
     """Retained pages. Those of a paged runner are blocks of its own pool, which takes them back when it needs them."""
     partial = config.kv_cache_config.enable_partial_reuse
     if paged is None:
@@ -282,44 +283,33 @@ def _prefix_pool(pages: int, config: ExecutorConfig, sink: KvEventSink, paged: P
     return pool
 
 
-def _disk(paged: PagedRunner, config: ExecutorConfig) -> BlockFiles | None:
+def _disk(paged: PagedRunner, config: EngineConfig) -> BlockFiles | None:
     """Blocks in files, if ``config.block_folder`` was set; ``config.block_folder_bytes`` of them."""
-    folder = getattr(config, "block_folder", None)
-    if folder is None:
+    if config.block_folder is None:
         return None
-    size = getattr(config, "block_folder_bytes", None) or _BLOCK_FOLDER_BYTES
-    if type(size) is not int or size < 0:
-        raise CheckError(f"ExecutorConfig.block_folder_bytes must be an integer >= 0, not {size!r}")
+    size = config.block_folder_bytes or _BLOCK_FOLDER_BYTES
     try:
-        store = BlockStore(Path(folder), paged.identity, paged.block_bytes + BlockFiles.HEAD_BYTES, size)
+        store = BlockStore(Path(config.block_folder), paged.identity, paged.block_bytes + BlockFiles.HEAD_BYTES, size)
     except OSError as error:
         raise CheckError(f"ExecutorConfig.block_folder: {error}") from error
     return BlockFiles(paged, store)
 
 
-def _memory(config: ExecutorConfig) -> AnswerMemory | None:
+def _memory(config: EngineConfig) -> AnswerMemory | None:
     """Of earlier answers, if ``config.answer_ngrams`` was set."""
-    most = getattr(config, "answer_ngrams", None)
-    if most is None:
+    if config.answer_ngrams is None:
         return None
-    if type(most) is not int or most < 1:
-        raise CheckError(f"ExecutorConfig.answer_ngrams must be an integer > 0, not {most!r}")
     if not (config.decoding_config and config.decoding_config.lookahead_decoding_config):
         raise CheckError("ExecutorConfig.answer_ngrams needs DecodingConfig.lookahead_decoding_config")
-    return AnswerMemory(most)
+    return AnswerMemory(config.answer_ngrams)
 
 
-def _seat(info: RunnerInfo, config: ExecutorConfig) -> Seat | None:
+def _seat(info: RunnerInfo, config: EngineConfig) -> Seat | None:
     """Among executors that share the processor's cores, if ``config.turns`` was set; a GPU's do not."""
-    turns = getattr(config, "turns", None)
-    if turns is None or info.device != "cpu":
-        return None
-    if not isinstance(turns, Turns):
-        raise TypeError(f"ExecutorConfig.turns must be Turns, not {type(turns).__name__}")
-    return turns.seat()
+    return None if config.turns is None or info.device != "cpu" else config.turns.seat()
 
 
-def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:
+def _check_outputs(info: RunnerInfo, config: EngineConfig) -> None:
     for wanted in config.additional_model_outputs or ():
         if wanted.name not in info.extra_outputs:
             raise CheckError(
@@ -328,10 +318,10 @@ def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:
             )
 
 
-def _limits(info: RunnerInfo, config: ExecutorConfig, paged: PagedRunner | None) -> Limits:
+def _limits(info: RunnerInfo, config: EngineConfig, paged: PagedRunner | None) -> Limits:
     scheduling = config.scheduler_config
     most = config.max_num_tokens or info.max_step_tokens or _TOKENS
-    generating = min(most, _tokens_generating(config))
+    generating = min(most, config.max_num_tokens_generating or config.max_num_tokens or _TOKENS_GENERATING)
     window = 0 if paged is None else paged.window
     whole = not config.enable_chunked_context  # prompts are read in one piece
     return Limits(
@@ -343,39 +333,21 @@ def _limits(info: RunnerInfo, config: ExecutorConfig, paged: PagedRunner | None)
         max_tokens=most,
         max_tokens_generating=generating,
         max_tokens_contended=min(most, max(generating, _TOKENS_CONTENDED)),
-        beginners_wait=config.max_num_tokens is None and getattr(config, "max_num_tokens_generating", None) is None,
+        beginners_wait=config.max_num_tokens is None and config.max_num_tokens_generating is None,
         shares=paged is not None,
-        gap_seconds=_gap_seconds(config),
+        gap_seconds=config.token_gap_seconds,
         # A piece is read with the window before it; the window may begin, and the piece end, within a block.
         most_blocks=None if whole or not window else blocks_for(window + most) + 1,
     )
 
 
-def _tokens_generating(config: ExecutorConfig) -> int:
-    """``config.max_num_tokens_generating`` where it was set; else ``max_num_tokens``, else the default."""
-    wanted = getattr(config, "max_num_tokens_generating", None)
-    if wanted is None:
-        return config.max_num_tokens or _TOKENS_GENERATING
-    if type(wanted) is not int or wanted < 1:
-        raise CheckError(f"ExecutorConfig.max_num_tokens_generating must be an integer > 0, not {wanted!r}")
-    return wanted
-
-
-def _gap_seconds(config: ExecutorConfig) -> float | None:
-    """``config.token_gap_seconds`` where it was set."""
-    wanted = getattr(config, "token_gap_seconds", None)
-    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0):
-        raise CheckError(f"ExecutorConfig.token_gap_seconds must be a number > 0, not {wanted!r}")
-    return wanted
-
-
-def _blocks(info: RunnerInfo, config: ExecutorConfig) -> int:
+def _blocks(info: RunnerInfo, config: EngineConfig) -> int:
     most = info.max_sequences * blocks_for(info.max_seq_len)
     wanted = config.kv_cache_config.max_tokens
     return most if wanted is None else min(most, max(1, wanted // BLOCK_TOKENS))
 
 
-def _pool_pages(info: RunnerInfo, config: ExecutorConfig, blocks: int) -> int:
+def _pool_pages(info: RunnerInfo, config: EngineConfig, blocks: int) -> int:
     """Retained pages: ``host_cache_size`` bytes of them, or as many as the cache has blocks."""
     cache = config.kv_cache_config
     if not cache.enable_block_reuse:
@@ -385,22 +357,22 @@ def _pool_pages(info: RunnerInfo, config: ExecutorConfig, blocks: int) -> int:
     return int(cache.host_cache_size // (info.kv_bytes_per_token * BLOCK_TOKENS))
 
 
-def _adapters(info: RunnerInfo, config: ExecutorConfig) -> AdapterCache | None:
+def _adapters(info: RunnerInfo, config: EngineConfig) -> AdapterCache | None:
     if info.lora is None:
         return None
     return AdapterCache(config.peft_cache_config or PeftCacheConfig(), info.lora, info.dtype)
 
 
-def _draft_model(info: RunnerInfo, config: ExecutorConfig, runner: ModelRunner | None) -> DraftModel | None:
-    wanted = speculation_of(config)
+def _draft_model(info: RunnerInfo, config: EngineConfig, runner: ModelRunner | None) -> DraftModel | None:
+    wanted = config.speculative_config
     if runner is None:
         return None
     if wanted is None:
         raise CheckError("a draft runner needs ExecutorConfig.speculative_config, a DraftTargetDecodingConfig")
-    check_vocabularies(info.vocab_size, "the draft model", runner.info.vocab_size)
+    _check_vocabularies(info.vocab_size, "the draft model", runner.info.vocab_size)
     return DraftModel(runner, wanted.max_draft_len, min(wanted.max_concurrency, runner.info.max_sequences))
 
 
-def _event_manager(info: RunnerInfo, config: ExecutorConfig) -> KVCacheEventManager | None:
+def _event_manager(info: RunnerInfo, config: EngineConfig) -> KVCacheEventManager | None:
     size = config.kv_cache_config.event_buffer_max_size
     return KVCacheEventManager(size, info.max_seq_len) if size else None

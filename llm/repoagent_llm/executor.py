@@ -4,7 +4,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from datetime import timedelta
 from operator import index
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from repoagent_llm.assembly import Assembly, assemble, check_managed_weights, load_draft_runner, load_runner
 from repoagent_llm.engine.kv_event_buffer import KVCacheEventManager
+from repoagent_llm.engine_config import EngineConfig
 from repoagent_llm.runner.decoder_spec import parse_spec, read_spec
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.support import check_config, check_model_type
@@ -25,7 +25,6 @@ from repoagent_llm.types.executor_errors import (
     QueueFullError,
     UnsupportedFeatureError,
 )
-from repoagent_llm.types.record import Record
 from repoagent_llm.types.request import Request
 from repoagent_llm.types.result import Response
 from repoagent_llm.types.stats import DebugTensorsPerIteration, IterationStats, RequestStatsPerIteration
@@ -104,14 +103,14 @@ class Executor:
         check_model_type(model_type)
         if not isinstance(config, ExecutorConfig):
             raise TypeError(f"Executor needs an ExecutorConfig, not {type(config).__name__}")
-        check_config(config)
+        own = _checked(config)
         if from_buffer:
             weights = args[4] if len(args) == 5 else {}
             check_managed_weights(weights)
             spec = parse_spec(source[1], bytes(source[0]), weights)
         else:
             spec = read_spec(Path(source[0]))
-        self._start(load_runner(spec, config), config)
+        self._start(load_runner(spec, own), own)
 
     @classmethod
     def from_runner(
@@ -121,13 +120,12 @@ class Executor:
 
         ``draft_runner``: in the place of ``DraftTargetDecodingConfig.speculative_model_dir``; closed as well.
         """
-        check_config(executor_config)
         executor = cls.__new__(cls)
-        executor._start(runner, executor_config, draft_runner)
+        executor._start(runner, _checked(executor_config), draft_runner)
         return executor
 
-    def _start(self, runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRunner | None = None) -> None:
-        self._config = config = _own(config)
+    def _start(self, runner: ModelRunner, config: EngineConfig, draft_runner: ModelRunner | None = None) -> None:
+        self._config = config
         self._assembly = assemble(runner, config, draft_runner or load_draft_runner(config, runner.info))
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
@@ -302,11 +300,9 @@ class Executor:
             raise ExecutorStoppedError("Shutdown called")
 
 
-def _own(config: ExecutorConfig) -> ExecutorConfig:
-    """A copy: the caller may change the configuration for another executor while this one runs."""
-    own = copy(config)
-    parts = {name: copy(value) for name, value in vars(config).items() if isinstance(value, Record)}
-    vars(own).update(parts)
+def _checked(config: ExecutorConfig) -> EngineConfig:
+    own = EngineConfig.of(config)
+    check_config(own)
     return own
 
 

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import repoagent_llm.kv_cache as kv_cache
 from repoagent.turns import Turns
-from repoagent_llm.draft_target import DraftTargetDecodingConfig
+from repoagent_llm.engine_config import DraftTargetDecodingConfig, EngineConfig
 from repoagent_llm.executor import Executor
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.types.adapters import (
@@ -100,6 +100,7 @@ __all__ = [
     "DynamicBatchConfig",
     "EagleConfig",
     "Endings",
+    "EngineConfig",
     "Executor",
     "ExecutorConfig",
     "ExtendedRuntimePerfKnobConfig",

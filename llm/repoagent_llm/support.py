@@ -1,6 +1,6 @@
 """What an ExecutorConfig may ask for that no runner here can do; refused by name when an executor is made."""
 
-from repoagent_llm.draft_target import speculation_of
+from repoagent_llm.engine_config import EngineConfig
 from repoagent_llm.types.cache_config import KvCacheConfig
 from repoagent_llm.types.decoding_config import (
     DebugConfig,
@@ -9,7 +9,7 @@ from repoagent_llm.types.decoding_config import (
     LogitsPostProcessorConfig,
 )
 from repoagent_llm.types.enums import BatchingType, CommunicationMode, ModelType
-from repoagent_llm.types.executor_config import DynamicBatchConfig, ExecutorConfig, ParallelConfig
+from repoagent_llm.types.executor_config import DynamicBatchConfig, ParallelConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
 
 _ONE_DEVICE = "one process serves one model here"
@@ -23,7 +23,7 @@ def check_model_type(model_type: ModelType) -> None:
         raise UnsupportedFeatureError(f"ModelType.{model_type.name}", "runners serve decoder-only models")
 
 
-def check_config(config: ExecutorConfig) -> None:
+def check_config(config: EngineConfig) -> None:
     """Raise for the first thing in ``config`` that cannot be done."""
     if config.batching_type is BatchingType.STATIC:
         raise CheckError("BatchingType.STATIC is deprecated; use BatchingType.INFLIGHT")
@@ -32,7 +32,7 @@ def check_config(config: ExecutorConfig) -> None:
     _check_knobs(config.extended_runtime_perf_knob_config)
     _check_cache(config.kv_cache_config)
     _check_decoding(config.decoding_config)
-    if speculation_of(config) and config.decoding_config and config.decoding_config.lookahead_decoding_config:
+    if config.speculative_config and config.decoding_config and config.decoding_config.lookahead_decoding_config:
         raise CheckError("a draft model and lookahead decoding exclude each other: set speculative_config or the other")
     transceiver = config.cache_transceiver_config
     if transceiver is not None and transceiver.backend is not None:

@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused() -> None:
         DraftTargetDecodingConfig(0)
     config = ExecutorConfig()
     config.speculative_config = 3
-    with pytest.raises(TypeError, match="must be DraftTargetDecodingConfig, not int"):
+    with pytest.raises(TypeError, match="must be a DraftTargetDecodingConfig, not int"):
         Executor.from_runner(FakeRunner(), config)
 
 

@@ -16,6 +16,7 @@ from repoagent_llm import (
     CapacitySchedulerPolicy,
     DecodingConfig,
     DraftTargetDecodingConfig,
+    EngineConfig,
     ExecutorConfig,
     GuidedDecodingConfig,
     KvCacheConfig,
@@ -153,7 +154,7 @@ def executor_config(
     own_weights: bool = False,
     run_options: Any = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> ExecutorConfig:
+) -> EngineConfig:
     """The executor's configuration. ``folder`` is where relative paths begin.
 
     ``models_at_once``: how many models have a share of the cores each; None: each has all of them, in turns.
@@ -163,7 +164,7 @@ def executor_config(
         InvalidArgumentError: a parameter has no sensible value.
         UnsafePathError: a path leads out of the folder.
     """
-    config = ExecutorConfig(
+    plain = ExecutorConfig(
         max_beam_width=_or(parameters.number("max_beam_width"), 1),
         scheduler_config=SchedulerConfig(_policy(parameters)),
         kv_cache_config=KvCacheConfig(
@@ -183,16 +184,16 @@ def executor_config(
         additional_model_outputs=None if _pooling(parameters) is None else [AdditionalModelOutput(HIDDEN)],
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
-    # Three that only executors of this project have: attributes, as the reference states.
+    config = EngineConfig.of(plain)
     options = _runner(parameters, folder, models_at_once)
     most = limits.decoder_graph_bytes
     options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)
-    vars(config)["runner_options"] = options
+    config.runner_options = options
     if models_at_once is None and parameters.number(_THREADS) is None:
-        vars(config)["turns"] = turns.PROCESS
+        config.turns = turns.PROCESS
     if (draft := parameters.text("speculative_model_dir")) is not None:
         length = _or(parameters.number("max_draft_len"), 3)
-        vars(config)["speculative_config"] = DraftTargetDecodingConfig(length, join_inside(folder, draft))
+        config.speculative_config = DraftTargetDecodingConfig(length, join_inside(folder, draft))
     return config
 
 

@@ -25,6 +25,7 @@ from repoagent_llm.backend.row_parameters import SAMPLING, RowParameters
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.lora.cache import task_of
 from repoagent_llm.types.executor_errors import shown
+from repoagent_llm.types.request import EngineRequest
 
 #: Tokens of an answer whose request sets no length, as in vLLM.
 _MAX_TOKENS: Final = 16
@@ -50,7 +51,7 @@ class Converter:
     pooling: str | None = None
     """What becomes of the hidden states of a prompt, where that is what the model answers with."""
 
-    def request(self, asked: InferRequest, wanted: RowParameters, *, streaming: bool) -> Request:
+    def request(self, asked: InferRequest, wanted: RowParameters, *, streaming: bool) -> EngineRequest:
         """The executor's request; its answers have no prompt in them.
 
         Raises:
@@ -78,16 +79,15 @@ class Converter:
             guided_decoding_params=self._guide(wanted),
             allotted_time_ms=_time_left(asked),
         )
-        vars(made)["endings"] = endings  # attributes that only executors of this project have
-        vars(made)["new_log_probs"] = True
-        if top is not None:
-            vars(made)["top_log_probs"] = top
-        if of_prompt is not None:
-            vars(made)["prompt_log_probs"] = of_prompt
-        if self.pooling is not None:
-            vars(made)["pooling"] = self.pooling
-        vars(made)["return_cached_tokens"] = bool(wanted.get("return_num_cached_tokens", False))
-        return made
+        return EngineRequest.of(
+            made,
+            endings=endings,
+            new_log_probs=True,
+            top_log_probs=top,
+            prompt_log_probs=of_prompt,
+            pooling=self.pooling,
+            return_cached_tokens=bool(wanted.get("return_num_cached_tokens", False)),
+        )
 
     def prompt(self, wanted: RowParameters) -> list[int]:
         """The tokens of the prompt.

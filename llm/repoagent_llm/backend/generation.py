@@ -13,11 +13,12 @@ from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
-from repoagent_llm import FinishReason, Request, Result
+from repoagent_llm import FinishReason, Result
 from repoagent_llm.backend.llm_metrics import performance
 from repoagent_llm.backend.tensors import EMBEDDING, OUTPUTS, POOLED_OUTPUTS
 from repoagent_llm.backend.text_outputs import StopWords, TextOutput, TextOutputs
 from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
+from repoagent_llm.types.request import EngineRequest
 
 
 class Reply:
@@ -119,7 +120,7 @@ class Form:
 class Generation:
     """A request on its way through the executor, and how its results become responses."""
 
-    def __init__(self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form) -> None:
+    def __init__(self, request: EngineRequest, reply: Reply, row: int, tokenizer: Tokenizer, form: Form) -> None:
         self.request = request
         self.reply = reply
         self._row = row
@@ -129,7 +130,7 @@ class Generation:
         self._beams = config.beam_width > 1
         self.sequences = 1 if self._beams else config.num_return_sequences or 1
         """How many texts there are, each with responses of its own. Beams come together."""
-        self._stop_ids = frozenset(vars(request)["endings"].stop_ids if "endings" in vars(request) else ())
+        self._stop_ids = frozenset(request.endings.stop_ids)
         self._outputs: dict[int, TextOutputs] = {}
         """By the index of the sequence."""
         self._ended = 0

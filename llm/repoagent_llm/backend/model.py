@@ -102,14 +102,13 @@ class LlmModel(BackendModel):
             limits=limits,
         )
         if blocks[0] is not None and not fleeting:
-            vars(settings)["block_folder"] = blocks[0]
-            vars(settings)["block_folder_bytes"] = blocks[1]
+            settings.block_folder, settings.block_folder_bytes = blocks
         adapters = named_adapters(parameters, folder)
         if adapters and parameters.text("lora_prefetch_dir") is None:
             self.refreshable = (ADAPTERS,)
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
-        tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
+        tokens = min(spec.context_length, settings.runner_options.max_seq_len or DEFAULT_SEQ_LEN)
         if tokens < spec.context_length:
             logger.info(
                 "model '%s': texts have at most %d tokens of %d that it can read; see max_seq_len",
@@ -256,7 +255,7 @@ class LlmModel(BackendModel):
         if self._salts and request.asker is not None:
             asked.cache_salt_id = _salt(request.asker.client)
         if not form.stream:
-            vars(asked)["most_log_probs"] = self._limits.limits.log_probs
+            asked.most_log_probs = self._limits.limits.log_probs
         return Generation(asked, reply, row, self._tokenizer, form)
 
     def _form(self, wanted: RowParameters) -> Form:
@@ -282,7 +281,7 @@ def _salt(client: str) -> int:
 
 def _log_probs(made: Generation) -> int:
     """How many of the prompt the answer has: each text comes with all of them."""
-    alternatives = vars(made.request).get("prompt_log_probs")
+    alternatives = made.request.prompt_log_probs
     return 0 if alternatives is None else len(made.request.input_token_ids) * (alternatives + 1) * made.sequences
 
 

@@ -1,6 +1,5 @@
 """From requests to tasks, and which of the engine's shorter ways a task may take."""
 
-import math
 import time
 from copy import copy
 
@@ -23,7 +22,7 @@ from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import DecodingConfig
 from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
-from repoagent_llm.types.request import Endings, Request, extras_of
+from repoagent_llm.types.request import Endings, EngineRequest, Request, extras_of
 from repoagent_llm.types.rules import tokens
 
 
@@ -96,7 +95,7 @@ def _streams_tokens(task: Task) -> bool:
         request.return_all_generated_tokens,
         request.external_draft_tokens_config,
         task.prompt_alternatives is not None,
-        getattr(request, "return_cached_tokens", False),
+        request.return_cached_tokens,
     )
     return request.streaming and isinstance(task.group, SamplingGroup) and task.group.width == 1 and not any(more)
 
@@ -127,7 +126,7 @@ class Intake:
         """
         request = _own(request)
         max_new_tokens, table = self._checks.check(request)
-        endings = _endings(request)
+        endings = request.endings
         rules = self._rules(request, endings)
         self._checks.check_drafts(request)
         group = self._group(request)
@@ -146,9 +145,9 @@ class Intake:
             end_ids=_end_ids(request, endings),
             deadline=None if allotted is None else now + allotted.total_seconds(),
             want_log_probs=bool(wanted.return_log_probs),
-            alternatives=_alternatives(request, "top_log_probs"),
-            prompt_alternatives=_alternatives(request, "prompt_log_probs"),
-            log_probs_left=getattr(request, "most_log_probs", math.inf),
+            alternatives=request.top_log_probs,
+            prompt_alternatives=request.prompt_log_probs,
+            log_probs_left=request.most_log_probs,
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=_drafts(request, max_new_tokens),
@@ -213,32 +212,14 @@ def _take_draft_logits(task: Task) -> None:
         task.draft_threshold = external.acceptance_threshold
 
 
-def _own(request: Request) -> Request:
+def _own(request: Request) -> EngineRequest:
     """A copy with lists of its own; what was put into the caller's is checked once more. Tensors stay the caller's."""
-    own = copy(request)
+    own = EngineRequest.of(request)
     own.output_config = copy(request.output_config)
     vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
     own.bad_words = request.bad_words
-    own.stop_words = [*(request.stop_words or ()), *([token] for token in _endings(request).stop_ids)] or None
+    own.stop_words = [*(request.stop_words or ()), *([token] for token in own.endings.stop_ids)] or None
     return own
-
-
-def _endings(request: Request) -> Endings:
-    """Those that were set beside the one that a request itself has."""
-    endings = getattr(request, "endings", None) or Endings()
-    if not isinstance(endings, Endings):
-        raise TypeError(f"Request.endings must be Endings, not {type(endings).__name__}")
-    return endings
-
-
-def _alternatives(request: Request, name: str) -> int | None:
-    """How many of the likeliest tokens the request wants with each: an attribute that only requests here have."""
-    wanted = getattr(request, name, None)
-    if wanted is None:
-        return None
-    if type(wanted) is not int or wanted < 0:
-        raise CheckError(f"Request.{name} must be a whole number from 0 on, not {wanted!r}")
-    return wanted
 
 
 def _end_ids(request: Request, endings: Endings) -> frozenset[int]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from repoagent_llm.engine.request_checks import sampled_sequences
 from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.executor_errors import CheckError
-from repoagent_llm.types.request import Request
+from repoagent_llm.types.request import EngineRequest
 
 HIDDEN: Final = "last_hidden"
 """The additional output that is pooled."""
@@ -47,13 +47,13 @@ class Pooled:
         return (self._sum / (length or 1.0)).astype(np.float32)
 
 
-def pooled(request: Request, info: RunnerInfo) -> Pooled | None:
-    """For a request whose attribute ``pooling`` is set.
+def pooled(request: EngineRequest, info: RunnerInfo) -> Pooled | None:
+    """For a request that wants one.
 
     Raises:
         CheckError: it makes no sense, or the executor has no hidden states.
     """
-    kind = getattr(request, "pooling", None)
+    kind = request.pooling
     if kind is None:
         return None
     if kind not in POOLINGS:
@@ -61,7 +61,7 @@ def pooled(request: Request, info: RunnerInfo) -> Pooled | None:
     if HIDDEN not in info.extra_outputs:
         raise CheckError(f"Request.pooling needs {HIDDEN!r} among ExecutorConfig.additional_model_outputs")
     wanted = request.output_config
-    more = wanted.return_context_logits or wanted.additional_model_outputs or hasattr(request, "prompt_log_probs")
+    more = wanted.return_context_logits or wanted.additional_model_outputs or request.prompt_log_probs is not None
     if more or request.streaming or request.external_draft_tokens_config is not None:
         raise CheckError("Request.pooling gives a vector and nothing else: no stream, logits, outputs or drafts")
     if max(request.sampling_config.beam_width, sampled_sequences(request)) > 1:

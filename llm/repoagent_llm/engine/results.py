@@ -99,12 +99,12 @@ class ResultMaker:
         )
         if wanted.return_log_probs:
             # All so far, also while streaming, as in TensorRT-LLM: of a long text, that takes the square of its length.
-            firsts = starts if getattr(request, "new_log_probs", False) else [0] * len(starts)
+            firsts = starts if request.new_log_probs else [0] * len(starts)
             result.log_probs = [sequence.log_probs[first:] for sequence, first in zip(sequences, firsts, strict=True)]
             result.cum_log_probs = [self._cumulated(sequence, beams) for sequence in sequences]
             if task.alternatives is not None and beams is None:
                 vars(result)["top_log_probs"] = [_alternatives(sequence, kept=whole) for sequence in sequences]
-        if getattr(request, "return_cached_tokens", False):
+        if request.return_cached_tokens:
             vars(result)["cached_tokens"] = task.blocks.tokens
         if task.pooled is not None and task.started:
             vars(result)["embedding"] = task.pooled.vector()

@@ -132,7 +132,7 @@ class SamplingGroup:
                 sequence.alternatives.append(likeliest(values, task.alternatives))
                 task.log_probs_left -= task.alternatives + 1
                 if task.log_probs_left < 0:
-                    most = vars(task.request)["most_log_probs"]
+                    most = task.request.most_log_probs
                     raise CheckError(
                         f"its texts have more than {most} log-probabilities, alternatives counted; ask for fewer, or "
                         "raise Request.most_log_probs (--limit-log-probs of a server)"

@@ -18,7 +18,7 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterLease
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason, RequestStage
-from repoagent_llm.types.request import Request
+from repoagent_llm.types.request import EngineRequest
 
 
 class AnswerMemory:
@@ -161,7 +161,7 @@ class Task:
     """
 
     id: int
-    request: Request
+    request: EngineRequest
     priority: float
     times: TaskTimes
     group: Group

@@ -1,9 +1,10 @@
 """Request: one prompt and everything the engine must know to continue it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from repoagent_llm.types import rules
 from repoagent_llm.types.adapters import (
@@ -278,6 +279,50 @@ class Request(Record, extensible=True, pickled=32, lost=("allotted_time_ms", "_e
     def _restore(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         self.__dict__["allotted_time_ms"] = None
+
+
+def _endings(value: object, where: str) -> Endings:
+    if isinstance(value, Endings):
+        return value
+    raise TypeError(f"{where} must be Endings, not {type(value).__name__}")
+
+
+def _count(value: object, where: str) -> int:
+    if type(value) is not int or value < 0:
+        raise CheckError(f"{where} must be a whole number from 0 on, not {value!r}")
+    return value
+
+
+class EngineRequest(Request, extensible=True):
+    """A ``Request`` with what TensorRT-LLM's does not have; the same may be set as attributes of a ``Request``.
+
+    With ``top_log_probs``, so many of the likeliest tokens come with each that was generated. With
+    ``prompt_log_probs``, so many come with each of the prompt. ``most_log_probs`` bounds the log-probabilities of its
+    texts, all of these counted. With ``new_log_probs``, a stream has those of its new tokens only. With ``pooling``,
+    the answer is a vector. ``return_cached_tokens`` asks how many tokens of the prompt were retained.
+    """
+
+    endings: Annotated[Endings, _endings] = Endings()
+    top_log_probs: Annotated[int | None, rules.maybe(_count)] = None
+    prompt_log_probs: Annotated[int | None, rules.maybe(_count)] = None
+    most_log_probs: Annotated[float, _count] = math.inf
+    new_log_probs: Annotated[bool, rules.boolean] = False
+    pooling: Any = None
+    return_cached_tokens: Annotated[bool, rules.boolean] = False
+
+    @classmethod
+    def of(cls, request: Request, **more: Any) -> Self:
+        """A copy of ``request`` with ``more`` of these, which are checked. None is the same as not to set one."""
+        own = cls.__new__(cls)
+        vars(own).update(vars(request))
+        for name, rule in _OURS.items():
+            value = more.get(name, vars(own).pop(name, None))
+            if value is not None:
+                vars(own)[name] = value if rule is None else rule(value, f"Request.{name}")
+        return own
+
+
+_OURS = {name: rule for name, rule in EngineRequest.__record__.rules.items() if name not in Request.__record__.rules}
 
 
 def extras_of(request: Request) -> RequestExtras:

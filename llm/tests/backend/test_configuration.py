@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_llm import CapacitySchedulerPolicy, ExecutorConfig
+from repoagent_llm import CapacitySchedulerPolicy, EngineConfig
 from repoagent_llm.backend.configuration import Parameters, executor_config
 from repoagent_llm.backend.tokenizing import Tokenizer
 
@@ -17,7 +17,7 @@ from repoagent.errors import InvalidArgumentError, UnsafePathError, UnsupportedE
 FOLDER = Path("/models/m/1")
 
 
-def configured(models_at_once: int | None = None, /, **values: str) -> tuple[ExecutorConfig, Parameters]:
+def configured(models_at_once: int | None = None, /, **values: str) -> tuple[EngineConfig, Parameters]:
     config = ModelConfig(name="m")
     for key, value in values.items():
         config.parameters[key].string_value = value
@@ -33,8 +33,8 @@ def configured(models_at_once: int | None = None, /, **values: str) -> tuple[Exe
     return settings, parameters
 
 
-def options(config: ExecutorConfig) -> Any:
-    return vars(config)["runner_options"]
+def options(config: EngineConfig) -> Any:
+    return config.runner_options
 
 
 def test_without_parameters_prompts_are_read_in_pieces_on_all_cores() -> None:
@@ -75,11 +75,11 @@ def test_models_share_the_cores_unless_they_say_otherwise(
 
 
 def test_models_with_all_cores_take_turns() -> None:
-    turns = [vars(config).get("turns") for config, _ in (configured(), configured())]
+    turns = [config.turns for config, _ in (configured(), configured())]
     assert turns[0] is turns[1]
     assert turns[0] is not None
-    assert "turns" not in vars(configured(None, intra_op_thread_count="2")[0])
-    assert "turns" not in vars(configured(1)[0])
+    assert configured(None, intra_op_thread_count="2")[0].turns is None
+    assert configured(1)[0].turns is None
 
 
 def test_every_parameter_reaches_the_executor() -> None:
@@ -130,7 +130,8 @@ def test_every_parameter_reaches_the_executor() -> None:
 
 def test_a_draft_model_lies_beside_the_model() -> None:
     config, _ = configured(speculative_model_dir="draft", max_draft_len="5")
-    speculation = vars(config)["speculative_config"]
+    speculation = config.speculative_config
+    assert speculation is not None
     assert (speculation.speculative_model_dir, speculation.max_draft_len) == (FOLDER / "draft", 5)
 
 

@@ -34,5 +34,5 @@ def test_the_tokens_that_end_a_text_are_the_models_own_or_those_of_the_request(
 ) -> None:
     converter = Converter(tokenizer, 200, (2, 7, 9), guided=False)
     request = converter.request(InferRequest(Asked("m", {})), {"text_input": "hello", **wanted}, streaming=False)
-    endings = vars(request)["endings"]
+    endings = request.endings
     assert (request.end_id, endings.end_ids, endings.stop_ids) == (end_id, end_ids, stop_ids)

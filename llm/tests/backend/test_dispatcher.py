@@ -14,6 +14,7 @@ from repoagent_llm.backend.generation import Form, Generation, Reply
 from repoagent_llm.backend.llm_metrics import LlmMetrics
 from repoagent_llm.backend.model import LlmModel
 from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.types.request import EngineRequest
 
 from llm.tests.backend.conftest import Answers
 from repoagent.config import ModelConfig
@@ -43,7 +44,7 @@ def dispatcher(executor: Executor) -> Iterator[Dispatcher]:
 def start(dispatcher: Dispatcher, tokenizer: Tokenizer, max_tokens: int) -> Answers:
     answers = Answers()
     reply = Reply(InferRequest(Asked("m", {}), answers), "1", 1, ["text_output"], batching=False)
-    request = Request([5, 6], max_tokens, streaming=True)
+    request = EngineRequest.of(Request([5, 6], max_tokens, streaming=True))
     dispatcher.submit(reply, [Generation(request, reply, 0, tokenizer, Form(stream=True))])
     return answers
 

@@ -7,12 +7,12 @@ from repoagent_llm.engine.logits import LogitsRules
 from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.task import Task, TaskTimes
-from repoagent_llm.types.request import OutputConfig, SamplingConfig
+from repoagent_llm.types.request import EngineRequest, OutputConfig, SamplingConfig
 from repoagent_llm.types.result import Response
 
 
 def _task() -> Task:
-    request = Request([4, 5], 8, streaming=True, client_id=7)
+    request = EngineRequest.of(Request([4, 5], 8, streaming=True, client_id=7))
     group = SamplingGroup([4, 5], SamplingConfig())
     return Task(3, request, 0.5, TaskTimes(0.0), group, LogitsRules.of(request), 8, streams_tokens=True)
 

@@ -195,7 +195,7 @@ def test_prompts_that_two_executors_get_together_are_read_as_if_each_were_alone(
 def test_turns_are_of_their_class(turns: object) -> None:
     config = ExecutorConfig()
     vars(config)["turns"] = turns
-    with pytest.raises(TypeError, match=r"ExecutorConfig\.turns must be Turns"):
+    with pytest.raises(TypeError, match=r"ExecutorConfig\.turns must be a Turns"):
         Executor.from_runner(FakeRunner(logits=lambda _: np.zeros(32, np.float32)), config)
 
 

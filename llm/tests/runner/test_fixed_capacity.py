@@ -10,12 +10,12 @@ import onnx
 import pytest
 from repoagent_llm.assembly import load_runner
 from repoagent_llm.builder import Form, build
+from repoagent_llm.engine_config import EngineConfig
 from repoagent_llm.runner.decoder_spec import read_spec
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_forms import OrtStdRunner
 from repoagent_llm.runner.protocol import Logits, Segment
 from repoagent_llm.runner.runner_options import RunnerOptions
-from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, UnsupportedFeatureError
 
 from repoagent.errors import InvalidArgumentError
@@ -69,8 +69,8 @@ def test_every_cache_in_the_graph_has_the_length(fixed: Callable[[str], Path]) -
 def test_a_runner_with_another_length_is_refused_when_it_is_loaded(fixed: Callable[[str], Path]) -> None:
     with pytest.raises(CheckError, match=r"have 20 tokens, so that a sequence holds 19, but max_seq_len is 64: leave"):
         OrtStdRunner(fixed("llama"), _options(max_seq_len=64))
-    config = ExecutorConfig()
-    vars(config)["runner_options"] = _options(max_seq_len=18)
+    config = EngineConfig()
+    config.runner_options = _options(max_seq_len=18)
     with pytest.raises(CheckError, match=r"max_seq_len is 18.*capacity=19"):
         load_runner(read_spec(fixed("llama")), config)
 

@@ -11,12 +11,12 @@ import pytest
 from repoagent_llm import Executor, ModelType, Request, SamplingConfig
 from repoagent_llm.assembly import load_runner
 from repoagent_llm.builder import Form, Precision
+from repoagent_llm.engine_config import EngineConfig
 from repoagent_llm.runner.decoder_spec import CONFIG_NAME, read_spec
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.protocol import DecodeRound, Embeddings, Logits, ModelRunner, Segment
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner
-from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
 from llm.tests.plan_folders import prefill_and_decode
@@ -153,7 +153,7 @@ def test_what_fails_while_it_is_opened_leaves_no_memory(decoder_plan: Any) -> No
 def test_a_folder_with_a_plan_chooses_this_runner(decoder_plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     platform = new_platform()
     monkeypatch.setattr("repoagent_llm.runner.tensorrt.find_platform", lambda: platform)
-    runner = load_runner(read_spec(decoder_plan("llama")), ExecutorConfig(max_batch_size=2))
+    runner = load_runner(read_spec(decoder_plan("llama")), EngineConfig(max_batch_size=2))
     assert isinstance(runner, TensorRtRunner)
     runner.close()
     assert allocations(platform) == 0
@@ -165,7 +165,7 @@ def test_an_executor_gives_the_same_on_both(
     monkeypatch.setattr("repoagent_llm.runner.tensorrt.find_platform", new_platform)
     answers = []
     for folder in (decoder_plan("llama"), decoder_folder("llama", Form.STD, Precision.FP32, False)):
-        config = ExecutorConfig(max_batch_size=4, max_beam_width=2)
+        config = EngineConfig(max_batch_size=4, max_beam_width=2)
         with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
             requests = [Request(prompt, 12) for prompt in PROMPTS]
             requests.append(Request(PROMPTS[0], 12, sampling_config=SamplingConfig(beam_width=2)))
@@ -185,4 +185,4 @@ def _tokens(executor: Executor, request_id: int) -> list[list[int]]:
 def test_without_a_usable_tensorrt_the_reason_is_given(decoder_plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repoagent.engines.cuda.probe", lambda: Findings(problem="CUDA finds no usable driver"))
     with pytest.raises(Exception, match="TensorRT plans cannot run here: CUDA finds no usable driver"):
-        load_runner(read_spec(decoder_plan("llama")), ExecutorConfig(max_batch_size=2))
+        load_runner(read_spec(decoder_plan("llama")), EngineConfig(max_batch_size=2))
