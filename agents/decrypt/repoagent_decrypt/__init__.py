@@ -22,8 +22,10 @@ def register_key_providers() -> Mapping[str, str]:
 def register_commands() -> Mapping[str, CommandSpec]:
     """The author's side: encrypting what the agent decrypts."""
     return {
-        "decrypt": CommandSpec("repoagent_decrypt.cli.decrypt:decrypt", "Decrypt an encrypted model directory."),
-        "encrypt": CommandSpec("repoagent_decrypt.cli.encrypt:encrypt", "Encrypt a model directory with age."),
-        "keygen": CommandSpec("repoagent_decrypt.cli.keygen:keygen", "Make an age key pair, or show its public half."),
-        "rekey": CommandSpec("repoagent_decrypt.cli.rekey:rekey", "Give an encrypted model new recipients."),
+        "decrypt": CommandSpec("repoagent_decrypt.cli.commands:decrypt", "Decrypt an encrypted model directory."),
+        "encrypt": CommandSpec("repoagent_decrypt.cli.commands:encrypt", "Encrypt a model directory with age."),
+        "keygen": CommandSpec(
+            "repoagent_decrypt.cli.commands:keygen", "Make an age key pair, or show its public half."
+        ),
+        "rekey": CommandSpec("repoagent_decrypt.cli.commands:rekey", "Give an encrypted model new recipients."),
     }

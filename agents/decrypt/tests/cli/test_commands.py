@@ -13,8 +13,7 @@ from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
 from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.cli import keys
-from repoagent_decrypt.cli.decrypt import decrypt
-from repoagent_decrypt.cli.encrypt import encrypt
+from repoagent_decrypt.cli.commands import decrypt, encrypt
 
 from agents.decrypt.tests.tink.test_keyset import keyset
 
