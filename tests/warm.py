@@ -1,11 +1,14 @@
 """``repoagent`` as a process of its own, without the second that its imports take.
 
 A program is forked off a process that has imported them, and is otherwise as one that was started: with arguments,
-variables, a working directory, descriptors and a number of its own. Tests of how a program starts, or of what it shows
-of itself in ``/proc``, start an interpreter instead.
+variables, a working directory, descriptors and a number of its own. Its parent is a process that waits for it. Tests of
+how a program starts, or of what it shows of itself in ``/proc``, start an interpreter instead; so do those whose
+variables an interpreter reads.
 """
 
+import contextlib
 import gc
+import importlib
 import importlib.metadata
 import json
 import os
@@ -15,12 +18,68 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 _MOST: Final = 1 << 17
 """Bytes of arguments and variables."""
+
+_IMPORTED: Final = (
+    "repoagent.cli.check",
+    "repoagent.cli.fetch",
+    "repoagent.cli.prepare",
+    "repoagent.cli.run",
+    "repoagent.loader.assembly",
+    "repoagent_server.program.serve_command",
+    "repoagent_server.program.front_ends",
+    "repoagent_server.program.program",
+)
+
+
+class Program:
+    """One that runs: what tests use of ``subprocess.Popen``, and the same exit status."""
+
+    def __init__(self, args: Sequence[str], pid: int, report: int) -> None:
+        self.args, self.pid, self._report = args, pid, report
+        self.returncode: int | None = None
+        self._reading = threading.Lock()  # As for ``subprocess``, several threads may wait.
+        weakref.finalize(self, os.close, report)
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: if it runs for longer than ``timeout`` seconds.
+        """
+        if self.returncode is None and not select.select([self._report], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with self._reading:
+            if self.returncode is None:
+                self.returncode = _number(self._report)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send the signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """``SIGTERM``."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """``SIGKILL``."""
+        self.send_signal(signal.SIGKILL)
 
 
 class Warm:
@@ -30,8 +89,31 @@ class Warm:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MOST)
         with theirs:
-            command = [sys.executable, __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # its import starts the other threads
+            )
+
+    def start(
+        self,
+        words: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | str = ".",
+        stdout: int | IO[Any] = 1,
+        stderr: int | IO[Any] = 2,
+    ) -> Program:
+        """``repoagent WORDS``, with nothing to read. It writes where this process does, unless files are given."""
+        texts = [*map(str, words)]
+        order = json.dumps([texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]).encode()
+        report, writing = os.pipe()
+        files = [file if isinstance(file, int) else file.fileno() for file in (stdout, stderr)]
+        with open(os.devnull, "rb") as nothing:
+            socket.send_fds(self._orders, [order], [nothing.fileno(), *files, writing])
+        os.close(writing)
+        return Program(texts, _number(report), report)
 
     def run(
         self,
@@ -41,25 +123,19 @@ class Warm:
         cwd: Path | str = ".",
         timeout: float = 120,
     ) -> "subprocess.CompletedProcess[str]":
-        """``repoagent WORDS`` to its end, with nothing to read, as ``subprocess.run`` with what it prints."""
-        texts = [*map(str, words)]
-        order = json.dumps([texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]).encode()
+        """``repoagent WORDS`` to its end, as ``subprocess.run`` with what it prints."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            reading, writing = os.pipe()
-            with open(reading, encoding="ascii") as report, open(os.devnull, "rb") as nothing:
-                files = [nothing.fileno(), out.fileno(), errors.fileno(), writing]
-                socket.send_fds(self._orders, [order], files)
-                os.close(writing)
-                program = int(report.readline())
-                if not select.select([report], [], [], timeout)[0]:
-                    os.kill(program, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired(texts, timeout)
-                status = int(report.readline())
+            program = self.start(words, env=env, cwd=cwd, stdout=out, stderr=errors)
+            try:
+                status = program.wait(timeout)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                raise
             printed = []
             for file in (out, errors):
                 file.seek(0)
                 printed.append(file.read().decode())
-        return subprocess.CompletedProcess(texts, status, *printed)
+        return subprocess.CompletedProcess(program.args, status, *printed)
 
     def close(self) -> None:
         """End it."""
@@ -68,14 +144,20 @@ class Warm:
         self._process.wait()
 
 
+def _state(report: int, number: int) -> None:
+    os.write(report, number.to_bytes(4, "little", signed=True))
+
+
+def _number(report: int) -> int:
+    stated = os.read(report, 4)
+    assert stated, "what waits for the program was killed"
+    return int.from_bytes(stated, "little", signed=True)
+
+
 def _serve(orders: socket.socket) -> None:
     """Fork a program for each order, until there are none; returns in the program as well."""
-    import repoagent.cli.check
-    import repoagent.cli.fetch
-    import repoagent.cli.prepare
-    import repoagent.cli.run
-    import repoagent.loader.assembly  # noqa: F401
-
+    for name in _IMPORTED:
+        importlib.import_module(name)
     for group in ("repoagent", "repoagent.agents"):
         for entry in importlib.metadata.entry_points(group=group):
             entry.load()
@@ -101,10 +183,10 @@ def _begin(orders: socket.socket, words: Any, env: Any, cwd: str, *files: int) -
     *standard, report = files
     program = os.fork()
     if program:
-        os.write(report, b"%d\n" % program)
+        _state(report, program)
         for file in (*standard, 0, 1, 2):
             os.close(file)
-        os.write(report, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+        _state(report, os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
         os._exit(0)
     os.close(report)
     for number, file in enumerate(standard):

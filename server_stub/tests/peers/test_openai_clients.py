@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from server_stub.tests.serve.conftest import World
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
@@ -50,10 +51,10 @@ _NAMES: Final = sorted(path.stem.removeprefix("with_") for path in PROGRAMS.glob
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[str]:
     """Of the chat model of the examples, which is small, trained and guided."""
     with ExitStack() as stack:
-        world = World(tmp_path_factory.mktemp("world"), stack)
+        world = World(tmp_path_factory.mktemp("world"), stack, warm)
         server = world.start("--allow-openai=true", "--allow-grpc=false", repository=str(REPOSITORY)).wait_ready()
         yield f"http://{server.address}/v1"
         assert "Traceback" not in server.log

@@ -26,6 +26,7 @@ import tritonclient.http as triton
 from onnx import TensorProto, helper
 
 from tests.waiting import in_background
+from tests.warm import Program, Warm
 
 __all__ = ["in_background"]
 
@@ -50,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Server:
     """A running server, its log as far as it is written, and one HTTP client for it."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Program, ready: Path, log: Path) -> None:
         self.process = process
         self.ready = ready
         self._log = log
@@ -258,6 +259,7 @@ class World:
 
     root: Path
     stack: ExitStack
+    warm: Warm
     servers: list[Server] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -336,14 +338,14 @@ class World:
             return lines
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{model} ")]
 
-    def command(self, *flags: str, repository: str | None = None) -> list[str]:
-        """What starts a server over the files of this world, with nothing of it elsewhere."""
-        command = [*PROGRAM, f"--model-repository={repository or self.models}", "--http-port=0"]
-        command += ["--allow-metrics=false", f"--repoagent-directory={self.agents}"]
-        command += [f"--workspace-directory={self.work}", f"--confidential-directory={self.shared_memory}"]
+    def flags(self, *flags: str, repository: str | None = None) -> list[str]:
+        """Those of a server over the files of this world, with nothing of it elsewhere."""
+        given = [f"--model-repository={repository or self.models}", "--http-port=0"]
+        given += ["--allow-metrics=false", f"--repoagent-directory={self.agents}"]
+        given += [f"--workspace-directory={self.work}", f"--confidential-directory={self.shared_memory}"]
         if PROCESSES and not any(flag.startswith("--processes") for flag in flags):
-            command.append(f"--processes={PROCESSES}")
-        return [*command, f"--cache-directory={self.root / 'cache'}", *flags]
+            given.append(f"--processes={PROCESSES}")
+        return [*given, f"--cache-directory={self.root / 'cache'}", *flags]
 
     def start(
         self,
@@ -351,15 +353,25 @@ class World:
         env: Mapping[str, str] | None = None,
         repository: str | None = None,
         before: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> Server:
-        """Start a server, not waiting for it. ``before`` is what runs it instead of the system."""
+        """Start a server, not waiting for it.
+
+        It is forked off the warm process, unless it is another ``program``, ``before`` is what runs it instead of the
+        system, or it has variables of its own, which ``/proc`` shows only of what was started.
+        """
         ready = self.root / f"ready-{len(self.servers)}.json"
-        command = [*before, *self.command(f"--ready-file={ready}", *flags, repository=repository)]
+        given = self.flags(f"--ready-file={ready}", *flags, repository=repository)
         log = self.root / f"log-{len(self.servers)}"
+        process: subprocess.Popen[bytes] | Program
         with log.open("w") as stderr:
-            process = subprocess.Popen(
-                command, stderr=stderr, stdin=subprocess.DEVNULL, text=True, env=os.environ | dict(env or {})
-            )
+            if before or program or env:
+                command = [*before, *(program or PROGRAM), *given]
+                process = subprocess.Popen(
+                    command, stderr=stderr, stdin=subprocess.DEVNULL, env=os.environ | dict(env or {})
+                )
+            else:
+                process = self.warm.start(["serve", *given], stderr=stderr)
         server = Server(process, ready, log)
         self.servers.append(server)
         self.stack.callback(server.close)
@@ -383,9 +395,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[World]:
     """One repository, agents and servers for a module. Model ``plain`` needs no agent and negates."""
     with ExitStack() as stack:
-        world = World(tmp_path_factory.mktemp("world"), stack)
+        world = World(tmp_path_factory.mktemp("world"), stack, warm)
         world.model("plain")
         yield world

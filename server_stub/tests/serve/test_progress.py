@@ -18,6 +18,8 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2
 
+from server_stub.tests.serve.conftest import PROGRAM
+
 if TYPE_CHECKING:
     from .conftest import Server, World
 
@@ -94,7 +96,7 @@ class Terminal:
 @contextmanager
 def _watched(world: Any) -> Iterator[tuple[Any, Terminal]]:
     terminal = Terminal()
-    process = subprocess.Popen(world.command(), stdin=subprocess.DEVNULL, stderr=terminal.slave)
+    process = subprocess.Popen([*PROGRAM, *world.flags()], stdin=subprocess.DEVNULL, stderr=terminal.slave)
     try:
         yield process, terminal
     finally:

@@ -16,8 +16,6 @@ from tritonclient.utils import InferenceServerException
 
 from server_stub.tests.serve.conftest import PROCESSES
 
-from . import conftest
-
 if TYPE_CHECKING:
     from .conftest import World
 
@@ -209,9 +207,8 @@ def _port(server: Any, name: str) -> int:
     return int(json.loads(server.ready.read_text())[name]["port"])
 
 
-def test_the_stock_arguments_of_kserve_start_it(world: "World", monkeypatch: "pytest.MonkeyPatch") -> None:
-    monkeypatch.setattr(conftest, "PROGRAM", PROGRAM)
-    server = world.start(*KSERVE, "--pinned-memory-pool-byte-size=1", env=LOOPBACK).wait_ready()
+def test_the_stock_arguments_of_kserve_start_it(world: "World") -> None:
+    server = world.start(*KSERVE, "--pinned-memory-pool-byte-size=1", env=LOOPBACK, program=PROGRAM).wait_ready()
     assert server.answer("plain") == [1, -2, 3, -4]
     assert server.port("grpc") > 0
     warning = next(line for line in server.log.splitlines() if "--pinned-memory-pool-byte-size has no effect" in line)

@@ -17,6 +17,7 @@ from server_stub.tests.serve.test_certificates_handed_out import Files
 from server_stub.tests.serve.test_homes import ONE
 from server_stub.tests.serve.test_keys_apart import CONFIG, IN_PROCESS, THIEF, replace_workers, stolen
 from server_stub.tests.serve.test_processes import SECRET, ask, connections, processes
+from tests.warm import Warm
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server
@@ -55,12 +56,12 @@ def _before(hold: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(warm: Warm) -> Iterator[World]:
     """Below a directory that others may enter; its repository they may not."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repoagent-test-user-")))
         root.chmod(0o711)
-        made = World(root, stack)
+        made = World(root, stack, warm)
         made.shared_memory.chmod(0o711)
         made.models.chmod(0o700)
         made.agent("agent")
