@@ -4,12 +4,16 @@ Hypothesis takes the same examples each time, and no example has to be quick; ``
 new examples instead.
 """
 
+import functools
 import gc
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Generator, Iterator
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,6 +26,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 # Tests stay compiled whatever PYTHONDONTWRITEBYTECODE says: it is half of what a collection costs, and every worker of
 # pytest-xdist collects everything. The programs that tests start do as the variable says.
 sys.dont_write_bytecode = False
+
+_context = functools.cache(httpx.create_ssl_context)
+
+
+def _context_of_client(verify: Any = True, **more: Any) -> ssl.SSLContext:
+    """That of an HTTP client. Reading the authorities takes 30 ms of a processor: those that trust them share one."""
+    chosen = verify is not True or any(name in os.environ for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+    return (_context.__wrapped__ if chosen else _context)(verify, **more)
+
+
+pytest.MonkeyPatch().setattr("httpx._transports.default.create_ssl_context", _context_of_client)
 
 # Until every test has been imported, nothing but the syntax trees of pytest is garbage, and those have no cycles.
 gc.disable()
