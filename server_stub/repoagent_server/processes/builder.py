@@ -1,7 +1,7 @@
 """What the keeper's core takes for a loaded version: one that every worker has built."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -104,7 +104,7 @@ class HandedVersion(ServedModel):
 class FleetBuilder(ModelBuilder):
     """Has versions built by ``fleet``. No file of a model is opened here, and no backend is loaded."""
 
-    fleet: "Fleet | None" = None
+    fleet: "Fleet" = field(kw_only=True)
 
     def build(
         self,
@@ -153,7 +153,6 @@ class FleetBuilder(ModelBuilder):
         cancelled: Callable[[], bool],
         plain: ServedModel | None,
     ) -> ServedModel:
-        assert self.fleet is not None
         text = config.SerializeToString(deterministic=True)
         self.fleet.hand_over(root)
         calls = is_ensemble(config) or config.backend not in _WITHOUT_CALLS
@@ -185,14 +184,12 @@ class FleetBuilder(ModelBuilder):
 
     def _is_homed(self, name: str, config: ModelConfig) -> bool:
         """Whether one worker is to have a version, not all of them."""
-        assert self.fleet is not None
         asked = _has_home(name, config)
         if asked is None:
             asked = not is_ensemble(config) and self.fleet.stateful(config.backend)
         return asked
 
     def _show(self, model: str, versions: Mapping[int, ServedModel]) -> None:
-        assert self.fleet is not None
         shown = {number: one.handed for number, one in versions.items() if isinstance(one, HandedVersion)}
         self.fleet.show(model, shown)
 

@@ -49,17 +49,16 @@ _MOST_PAGES: Final = 2
 class Desk:
     """Answers the calls of workers.
 
-    ``page`` is the keeper's own page of metrics, None without one. ``allow_load_parameters``: a load may bring a
-    configuration and files; workers check that, too, but a client may have taken one over.
+    ``allow_load_parameters``: a load may bring a configuration and files; workers check that, too, but a client may
+    have taken one over.
     """
 
-    def __init__(
-        self, core: ServingCore, audit: Audit, page: Callable[[], str] | None, *, allow_load_parameters: bool
-    ) -> None:
+    def __init__(self, core: ServingCore, audit: Audit, *, allow_load_parameters: bool) -> None:
         self._allow_load_parameters = allow_load_parameters
         self._core = core
         self._audit = audit
-        self._page = page
+        self.page: Callable[[], str] | None = None
+        """The keeper's own page of metrics, if there is one."""
 
     def answers(self, fleet: Fleet, worker: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         """What the worker of that number may call, by name."""
@@ -104,7 +103,7 @@ class Desk:
         def metrics() -> str:
             with few:
                 pages = fleet.ask_all("page", timeout=_ANSWER_SECONDS, read=_page)
-            own = [("keeper", self._page())] if self._page is not None else []
+            own = [("keeper", self.page())] if self.page is not None else []
             return merged_metrics([*pages, *own], _PROCESS)
 
         pace = Pace(fleet)

@@ -50,7 +50,7 @@ class Roster:
         self,
         name: str,
         *arguments: Any,
-        timeout: float | None,
+        timeout: float,
         read: Callable[[int, Any], Any] = lambda _, answer: answer,
     ) -> list[Any]:
         """What every worker answers that serves, as ``read`` makes it of the worker's number and the answer.
@@ -64,7 +64,7 @@ class Roster:
         gone: RepoAgentError | None = None
         with self.lock:
             those = [(one.index, one.calls) for one in self._workers if one.serves and one.calls]
-        end = _end(timeout)
+        end = time.monotonic() + timeout
         asked = [(index, calls, calls.begin(name, *arguments)) for index, calls in those]
         for index, calls, future in asked:
             try:
@@ -83,7 +83,7 @@ class Roster:
             raise gone or UnavailableError("no worker process is there")
         return answers
 
-    def ask(self, index: int, name: str, *arguments: Any, timeout: float | None) -> Any:
+    def ask(self, index: int, name: str, *arguments: Any, timeout: float) -> Any:
         """What one worker answers.
 
         Raises:
@@ -119,7 +119,7 @@ class Roster:
         self,
         name: str,
         *arguments: Any,
-        timeout: float | None,
+        timeout: float,
         expected: Callable[[Any], bool] = lambda _: True,
         of: Sequence[WorkerProcess] | None = None,
         late: list[WorkerProcess] | None = None,
@@ -130,7 +130,7 @@ class Roster:
         with self.lock:
             those = [(one, one.calls) for one in (self._workers if of is None else of) if one.calls]
         asked = [(one, calls, calls.begin(name, *arguments)) for one, calls in those]
-        end, fate = _end(timeout), "it is ended" if late is None else "it is replaced"
+        end, fate = time.monotonic() + timeout, "it is ended" if late is None else "it is replaced"
         for worker, calls, future in asked:
             try:
                 answer = future.result(_left(end))
@@ -154,9 +154,5 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < _MOST
 
 
-def _end(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
+def _left(end: float) -> float:
+    return max(0.0, end - time.monotonic())

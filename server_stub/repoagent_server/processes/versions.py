@@ -58,12 +58,15 @@ class Handed:
     @property
     def order(self) -> list[Any]:
         """The arguments of the call ``build``."""
-        return [self.number, self.model, self.version, _text(self.config), self.root, self.fleeting, self.homed]
-
-    @property
-    def homed(self) -> bool:
-        """Whether one worker has it."""
-        return self.home is not None
+        return [
+            self.number,
+            self.model,
+            self.version,
+            _text(self.config),
+            self.root,
+            self.fleeting,
+            self.home is not None,
+        ]
 
     def can_be_had(self, worker: int) -> bool:
         """Whether there is something for ``worker`` to do: while another one builds it, its home, there is not."""

@@ -19,7 +19,6 @@ from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import CoreOptions
 from repoagent.serving.core import ServingCore
-from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.on_demand import OnDemand
@@ -59,12 +58,10 @@ class WorkerCore(ServingCore):
         self._calls = calls
         self.audit = AskedAudit(calls)
         self.models = Models(self._table, self._context.builder)
-        self._demand = AskedDemand(self._table, self._context.dependencies, nowhere, self._offers, self._load_on_demand)
-        self._actors: dict[int, Actor] = {}
-        self._askers: dict[Callable[[str], bool] | None, int] = {}
-        """The rights of clients whose requests had models loaded, and the numbers of their actors."""
+        self._demand = AskedDemand(self, calls, self._table, self._context.dependencies, nowhere)
+        self.actors: dict[int, Actor] = {}
         # Others than those of the process whose place this one takes: the keeper may still ask about its clients.
-        self._numbers = itertools.count(os.getpid() << 32)
+        self.numbers = itertools.count(os.getpid() << 32)
 
     def start(self) -> list[str]:
         """Be ready for requests; the keeper loads models."""
@@ -74,18 +71,18 @@ class WorkerCore(ServingCore):
 
     def manages(self, number: int, model: str) -> bool:
         """For the keeper: whether the client of a call may bring ``model`` into service."""
-        actor = self._actors.get(number)
+        actor = self.actors.get(number)
         return actor is not None and (actor.manages is None or actor.manages(model))
 
     @contextmanager
     def _acting(self) -> Iterator[list[Any]]:
         """Who asks, as a call to the keeper has it."""
-        actor, number = current_actor(), next(self._numbers)
-        self._actors[number] = actor
+        actor, number = current_actor(), next(self.numbers)
+        self.actors[number] = actor
         try:
             yield [number, actor.to_dict(), actor.manages is not None]
         finally:
-            del self._actors[number]
+            del self.actors[number]
 
     def load(
         self,
@@ -100,22 +97,6 @@ class WorkerCore(ServingCore):
         contents = None if files is None else {path: base64.b64encode(one).decode() for path, one in files.items()}
         with self._acting() as actor:
             return LoadReport.from_dict(self._calls.call("load", actor, name, text, contents, version))
-
-    def _offers(self, name: str) -> bool:
-        return self.options.on_demand and bool(self._calls.call("offers", name, timeout=_ANSWER_SECONDS))
-
-    def _load_on_demand(self, name: str) -> None:
-        actor = current_actor()
-        if len(self._askers) >= _MOST_ASKERS:
-            for number in self._askers.values():
-                self._actors.pop(number, None)
-            self._askers.clear()
-        # The same number for the same rights: the keeper remembers who may not have a model loaded.
-        number = self._askers.setdefault(actor.manages, next(self._numbers))
-        self._actors[number] = actor
-        refusal = self._calls.call("demand", [number, actor.to_dict(), actor.manages is not None], name)
-        if refusal is not None:  # A matter of this client's rights.
-            raise error_of(*refusal) from ForbiddenStepError(name, "", current_actor())
 
     def unload(
         self, name: str, *, unload_dependents: bool = False, wait: bool = True, version: int | None = None
@@ -167,26 +148,31 @@ class WorkerCore(ServingCore):
 
 
 class AskedDemand(OnDemand):
-    """Has the keeper load models, which has the repositories and makes room: with ``load``, if it ``offers`` them."""
+    """Has the keeper load models, which has the repositories and makes room."""
 
-    def __init__(
-        self,
-        table: ModelTable,
-        dependencies: Dependencies,
-        repositories: RepositorySet,
-        offers: Callable[[str], bool],
-        load: Callable[[str], None],
-    ) -> None:
-        super().__init__(table, dependencies, repositories)
-        self._offers = offers
-        self._have_loaded = load
+    def __init__(self, core: WorkerCore, calls: Calls, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._core = core
+        self._calls = calls
+        self._askers: dict[Callable[[str], bool] | None, int] = {}
+        """The rights of clients whose requests had models loaded, and the numbers of their actors."""
 
     def offers(self, name: str) -> bool:
         """See :meth:`OnDemand.offers`."""
-        return self._offers(name)
+        return self._core.options.on_demand and bool(self._calls.call("offers", name, timeout=_ANSWER_SECONDS))
 
     def _load(self, name: str, asker: Actor | None) -> None:
-        self._have_loaded(name)
+        actor = current_actor()
+        if len(self._askers) >= _MOST_ASKERS:
+            for number in self._askers.values():
+                self._core.actors.pop(number, None)
+            self._askers.clear()
+        # The same number for the same rights: the keeper remembers who may not have a model loaded.
+        number = self._askers.setdefault(actor.manages, next(self._core.numbers))
+        self._core.actors[number] = actor
+        refusal = self._calls.call("demand", [number, actor.to_dict(), actor.manages is not None], name)
+        if refusal is not None:  # A matter of this client's rights.
+            raise error_of(*refusal) from ForbiddenStepError(name, "", current_actor())
 
 
 def _no_repository(url: str) -> Any:

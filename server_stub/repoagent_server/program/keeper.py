@@ -54,13 +54,12 @@ class Keeper:
         self._logs = options.log.file, options.request_log
         self._certificates = {name: Certificates(files) for name, files in tls_files(options).items()}
         self._ports = _Ports(options)
-        self._desk: Desk | None = None
         self._fleet = Fleet(
             options.processes,
             _PROGRAM,
             _for_workers(with_ports(options, self._ports.numbers)),
             self._ports.sockets,
-            lambda fleet, worker: self._made_desk.answers(fleet, worker) | self._settings.answers(worker),
+            lambda fleet, worker: self._desk.answers(fleet, worker) | self._settings.answers(worker),
             on_missing=self._missing,
             deadliest=options.limits.worker_deaths,
             replay=lambda calls: self._settings.replay(calls),
@@ -71,20 +70,15 @@ class Keeper:
         self._silence_seconds = float(options.limits.worker_silence_seconds)
         self._leave_seconds = float(options.exit_timeout_secs)
         self._opened = self._refused = self._finished = False
-        self._audit = core_options.audit
-        self._allow_load_parameters = options.allow_load_parameters
         with ExitStack() as undo:
             undo.callback(self._ports.close)
             self.core = ServingCore(core_options, make_builder=partial(FleetBuilder, fleet=self._fleet))
             undo.pop_all()
         self._fleet.private = self.core.private_directories
+        allowed = options.allow_load_parameters
+        self._desk = Desk(self.core, core_options.audit, allow_load_parameters=allowed)
         self._settings = SharedSettings(self._fleet, self.core, self._certificates)
         self.fronts = {name: _Port(self, *address) for name, address in self._ports.addresses.items()}
-
-    @property
-    def _made_desk(self) -> Desk:
-        assert self._desk is not None
-        return self._desk
 
     def follow(self, file: AccessFile) -> None:
         """Have the workers judge clients by an access file that is read here."""
@@ -96,8 +90,7 @@ class Keeper:
         Raises:
             RepoAgentError: one does not start.
         """
-        allowed = self._allow_load_parameters
-        self._desk = Desk(self.core, self._audit, page, allow_load_parameters=allowed)
+        self._desk.page = page
         self._fleet.start()
         for certificates in self._certificates.values():
             certificates.watch()

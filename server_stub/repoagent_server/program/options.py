@@ -204,7 +204,8 @@ class ServeOptions(LoaderSettings):
             raise click.UsageError("--worker-user needs --processes above 1: one process has the keys, too")
         if self.processes > 1 and self.model_namespacing:
             raise click.UsageError(
-                "--model-namespacing: not with --processes above 1, whose workers know a model by its name alone"
+                "--model-namespacing: not with --processes above 1, whose workers know a model by its name alone: two "
+                "of one name would take each other's requests. Start a server for each repository"
             )
         self._check_ports()
 

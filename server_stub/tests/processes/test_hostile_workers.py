@@ -235,7 +235,7 @@ RUNS = cast(Fleet, SimpleNamespace(stopping=False))
 @pytest.fixture
 def desk() -> tuple[dict[str, Any], Core, Audit]:
     core, audit = Core(), Audit()
-    made = Desk(cast(ServingCore, core), cast(Any, audit), None, allow_load_parameters=True)
+    made = Desk(cast(ServingCore, core), cast(Any, audit), allow_load_parameters=True)
     return made.answers(RUNS, lambda: 0), core, audit
 
 
@@ -281,7 +281,7 @@ def test_a_load_of_nonsense_reaches_no_core(desk: tuple[dict[str, Any], Core, Au
 @pytest.mark.parametrize(("config", "files"), [("{}", None), ("{}", {"file:1/model.py": ""}), (None, {})])
 def test_a_worker_brings_no_model_of_its_own_unless_clients_may(config: Any, files: Any) -> None:
     core = Core()
-    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
+    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), allow_load_parameters=False)
     with pytest.raises(UnsupportedError, match="--allow-load-parameters"):
         desk.answers(RUNS, lambda: 0)["load"](ACTOR, "m", config, files, None)
     assert not core.loads
@@ -327,7 +327,7 @@ def test_what_is_audited_or_heard_by_others_has_a_pace(
 
 def test_a_worker_changes_nothing_while_the_server_stops() -> None:
     core = Core()
-    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), None, allow_load_parameters=False)
+    desk = Desk(cast(ServingCore, core), cast(Any, Audit()), allow_load_parameters=False)
     answers = desk.answers(cast(Fleet, SimpleNamespace(stopping=True)), lambda: 0)
     with pytest.raises(UnavailableError, match="is stopping"):
         answers["load"](ACTOR, "m", None, None, None)
@@ -343,7 +343,7 @@ def test_what_asks_all_workers_is_done_twice_at_a_time() -> None:
         gate.wait(30)
         return []
 
-    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False)
     answers = desk.answers(cast(Fleet, SimpleNamespace(ask_all=ask_all, stopping=False)), lambda: 0)
     threads = [threading.Thread(target=answers["metrics"]) for _ in range(4)]
     for thread in threads:
@@ -451,7 +451,7 @@ LIES += [("statistics", _statistics(), _statistics(**fields)) for fields in NO_F
 def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question: str, truth: Any, lie: Any) -> None:
     pair = Pair(question, truth, lie)
     pair.fleet._shown = {"m": {1: 7}}
-    answers = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False).answers(
+    answers = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False).answers(
         pair.fleet, lambda: 0
     )
     asked: dict[str, tuple[Callable[[], Any], Any]] = {
@@ -480,7 +480,7 @@ def test_a_worker_that_lies_about_itself_is_ended_and_the_others_count(question:
 def test_a_line_that_no_collector_reads_is_left_out(line: str) -> None:
     """It would refuse the metrics of all workers."""
     pair = Pair("page", "# HELP a b\na 1\n", f'# HELP a b\n{line}\na{{c="d"}} 2.5e-05\n')
-    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False)
     page = desk.answers(pair.fleet, lambda: 0)["metrics"]()
     assert page == '# HELP a b\na{process="0"} 1\na{process="1",c="d"} 2.5e-05\n'
     pair.close()
@@ -515,7 +515,7 @@ def test_statistics_are_of_versions_that_the_worker_was_given_and_of_what_is_cou
     """What it was not given may be another owner's name, or names without end; the first answer names the fields."""
     pair = Pair("statistics", *((lie, _statistics()) if first else (_statistics(), lie)))
     pair.fleet._shown = {"m": {1: 7}}
-    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), None, allow_load_parameters=False)
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False)
     found = desk.answers(pair.fleet, lambda: 0)["statistics"]("", "")
     (entry,) = found["model_stats"]
     assert (entry["name"], entry["version"]) == ("m", "1")
