@@ -49,12 +49,16 @@ _IS_CATEGORY: Final = 1
 _DEFAULT_LEFT: Final = 2
 _ZERO, _NAN = 1, 2
 """What is missing: nothing (then NaN counts as 0), 0, or NaN."""
+_FEW: Final = 8
+_LEAST_STEPS: Final = 64
+"""Of float32, between two thresholds in the median."""
+_Thresholds = tuple["npt.NDArray[np.int64]", "npt.NDArray[np.float64]"]
 
 
 class LightgbmConverter(TreeConverter):
     """Trees of LightGBM 2.3 and later become an ensemble of ONNX's own."""
 
-    version = "1"
+    version = "2"
     title = "LightGBM"
     library = "lightgbm"
 
@@ -151,8 +155,10 @@ def read_lightgbm(data: bytes) -> Ensemble:
     if "average_output" in header:
         scale /= max(1, len(trees) // targets)
     missing: dict[int, bool] = {}
+    thresholds: list[_Thresholds] = []
     for number, tree in enumerate(trees):
-        ensemble.add(_tree(tree, number % targets, scale, missing))
+        ensemble.add(_tree(tree, number % targets, scale, missing, thresholds))
+    _refuse_finer_than_float32(thresholds)
     ensemble.zero_is_missing.update(feature for feature, is_zero in missing.items() if is_zero)
     return ensemble
 
@@ -183,10 +189,17 @@ def _blocks(data: bytes) -> Iterator[dict[str, str]]:
     raise InvalidArgumentError("is cut off: it has no line 'end of trees'")
 
 
-def _tree(block: Mapping[str, str], target: int, scale: float, missing: dict[int, bool]) -> Tree:
+def _tree(
+    block: Mapping[str, str],
+    target: int,
+    scale: float,
+    missing: dict[int, bool],
+    thresholds: "list[_Thresholds]",
+) -> Tree:
     """Splits have the numbers from 0 on, the leaves those behind them.
 
-    ``missing`` gets for each feature whether 0 is missing.
+    ``missing`` gets for each feature whether 0 is missing, and ``thresholds`` the features and thresholds of splits
+    that are not by categories.
     """
     import numpy as np
 
@@ -204,6 +217,7 @@ def _tree(block: Mapping[str, str], target: int, scale: float, missing: dict[int
     if (what > _NAN).any() or (kinds.size and not 0 <= kinds.min() <= kinds.max() < 16):
         raise InvalidArgumentError("'decision_type' has a number that is not known")
     _note_zeros(feature[~by_category], what[~by_category] == _ZERO, missing)
+    thresholds.append((feature[~by_category], threshold[~by_category]))
     default_left = np.where(what == 0, threshold >= 0, (kinds & _DEFAULT_LEFT) != 0)
     return Tree(
         target=target,
@@ -221,6 +235,29 @@ def _note_zeros(features: "npt.NDArray[np.int64]", zero: "npt.NDArray[np.bool_]"
     for feature, is_zero in {*zip(features.tolist(), zero.tolist(), strict=True)}:
         if missing.setdefault(feature, is_zero) != is_zero:
             raise UnsupportedError(f"the feature {feature} is missing where it is 0, but not in every split")
+
+
+def _refuse_finer_than_float32(thresholds: "Sequence[_Thresholds]") -> None:
+    """Refuse features such as seconds since 1970: float32 rounds numbers to the same that thresholds lie between.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    import numpy as np
+
+    features, values = (np.concatenate(column) for column in zip(*thresholds, strict=True))
+    order = np.lexsort((values, features))
+    features, values = features[order], values[order]
+    for known in np.split(np.arange(len(features)), np.flatnonzero(np.diff(features)) + 1):
+        found = np.unique(values[known])
+        with np.errstate(over="ignore", invalid="ignore"):
+            steps = np.spacing(np.abs(found[1:]).astype(np.float32))
+            is_fine = len(found) > _FEW and np.median(np.diff(found) / steps) < _LEAST_STEPS
+        if is_fine:
+            raise UnsupportedError(
+                f"the feature {features[known[0]]} has numbers about {found[-1]:.6g} that FP32 rounds to the same; "
+                "train with its difference to one of them"
+            )
 
 
 def _integers(block: Mapping[str, str], name: str, size: int | None = None) -> "npt.NDArray[np.int64]":

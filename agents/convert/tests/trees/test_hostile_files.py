@@ -6,6 +6,7 @@ import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -312,6 +313,26 @@ def test_what_a_text_may_not_have_is_refused_by_name(old: str, new: str, text: s
     assert old in content
     with pytest.raises((InvalidArgumentError, UnsupportedError), match=text):
         read(LGB, content.replace(old, new, 1).encode())
+
+
+@pytest.mark.parametrize("first", [0, 1_700_000_000])
+def test_seconds_since_1970_are_refused_as_float32_has_two_minutes_between_them(first: int) -> None:
+    """LightGBM itself compares doubles."""
+    counted = count(first, 340)
+
+    def replaced(line: str) -> str:
+        name, _, values = line.partition("=")
+        if name == "threshold":
+            return f"threshold={' '.join(str(next(counted)) for _ in values.split())}"
+        return f"split_feature={' '.join('0' for _ in values.split())}" if name == "split_feature" else line
+
+    lines = Recorded("lgb-regression.txt").content.decode().split("\n")
+    content = "\n".join(map(replaced, lines)).encode()
+    if not first:
+        read(LGB, content)
+        return
+    with pytest.raises(UnsupportedError, match=r"the feature 0 has numbers about 1\.70002e\+09 that FP32 rounds"):
+        read(LGB, content)
 
 
 def test_a_feature_that_is_missing_at_0_in_some_splits_is_refused() -> None:
