@@ -5,6 +5,7 @@ The codes and their numbers are those of Triton's ``TRITONSERVER_Error_Code``; f
 
 import enum
 import errno
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
@@ -202,6 +203,14 @@ _OF_CODE: Final[dict[int, type[RepoAgentError]]] = {
 def error_of(code: int, message: str) -> RepoAgentError:
     """The plain error of a code: :class:`NotFoundError` for ``NOT_FOUND``, and so on."""
     return _OF_CODE[code](message)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal that ended a process; of one that has none, such as 40, its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

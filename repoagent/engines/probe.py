@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from repoagent.engines.flavours import CHOICE, installed, not_installed
-from repoagent.errors import RepoAgentError
+from repoagent.errors import RepoAgentError, signal_name
 from repoagent.nested_text import read_json
 from repoagent.sentinel import mark
 
@@ -122,7 +121,7 @@ def _outcome(child: "subprocess.Popen[bytes]", read: int, seconds: float) -> Fin
         kind, _, rest = line.partition(" ")
         if kind == "found":
             return Findings.from_json(rest)
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    how = f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
     return Findings(problem=f"the probe for TensorRT {how} while {_last_step(lines)}")
 
 

@@ -1,7 +1,6 @@
 """One agent's view of one load: the implementation of :class:`repoagent.api.AgentModel`."""
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from repoagent.api.report import Action, ArtifactType
 from repoagent.beneath.opening import status_beneath
 from repoagent.beneath.unchanged import file_state
 from repoagent.config import ModelConfig, copy, read_text, write_text
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, signal_name
 from repoagent.limits import Limits
 from repoagent.loader.auditing import shown_reference
 from repoagent.loader.conversion import LoadConversion
@@ -61,7 +60,7 @@ def _text(data: bytes) -> str:
 
 
 def _failure(argv: Sequence[str], status: int, errors: str) -> str:
-    how = f"was ended by signal {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    how = f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
     last = "\n".join(errors.strip().splitlines()[-_STDERR_LINES:])
     return f"'{argv[0]}' {how}: {last}" if last else f"'{argv[0]}' {how} and wrote nothing to stderr"
 

@@ -39,8 +39,10 @@ def test_a_bad_status_is_an_error_with_the_last_lines_of_stderr() -> None:
 def test_a_silent_failure_and_a_signal_are_named() -> None:
     with pytest.raises(InternalError, match="ended with status 1 and wrote nothing to stderr"):
         python("raise SystemExit(1)")
-    with pytest.raises(InternalError, match="was ended by signal SIGTERM"):
+    with pytest.raises(InternalError, match="was ended by SIGTERM"):
         python("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    with pytest.raises(InternalError, match="was ended by signal 40"):
+        python("import os; os.kill(os.getpid(), 40)")
 
 
 def test_a_program_that_is_not_there_is_an_error() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api.converters import Product, Progressing
-from repoagent.errors import CancelledError, InternalError, UnsupportedError
+from repoagent.errors import CancelledError, InternalError, UnsupportedError, signal_name
 from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
 from repoagent.programs import child_environment, without_secrets
@@ -234,16 +234,9 @@ class _Watch:
         if status == -signal.SIGKILL:
             how = "was killed, as the system does where memory runs out"
         elif status < 0:
-            how = f"crashed with {_signal_name(-status)}"
+            how = f"crashed with {signal_name(-status)}"
         else:
             how = f"ended with status {status} and without a result"
         lines = self._tail.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         last = one_line(" | ".join(line.strip() for line in lines), _TAIL_CHARACTERS)
         return f"{self._label} {how}: {last}" if last else f"{self._label} {how}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
+from repoagent.errors import signal_name
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.programs import without_secrets
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
@@ -195,7 +196,7 @@ class ChildProcess:
         """How the process ended, for people: status or signal, and the last lines of its standard error."""
         self.exited.wait()
         if self.status < 0:
-            how = f"was killed by signal {-self.status} ({_signal_name(-self.status)})"
+            how = f"was killed by signal {-self.status} ({signal_name(-self.status)})"
         else:
             how = f"ended with exit status {self.status}"
         said = "; the last lines of its standard error: " + " | ".join(self._stderr) if self._stderr else ""
@@ -372,10 +373,3 @@ class ChildProcess:
 
 def _refuse(child: ChildProcess, _: Message) -> None:
     raise ProtocolError(f"{child.name} sent a message before it was given one")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
