@@ -3,6 +3,7 @@
 ``repoagent convert verify URL KEY FILE`` builds a shared conversion again, and prints what differs.
 """
 
+import filecmp
 import json
 import os
 import re
@@ -153,7 +154,12 @@ def _converted(
     pair, source, parameters = converters.redirected(pair, source, parameters)
     file = file.parent / source.name
     converter: Converter = converters.get(pair)
+    named = "" if "output" in converter.options else parameters.get("output", "")
+    if named:  # it makes several files, so that only their directory can be chosen
+        parameters = {name: value for name, value in parameters.items() if name != "output"}
     plan = planned(converter, pair, source, parameters, given)
+    if named not in ("", plan.output):
+        raise InvalidArgumentError(f"--output: the result is always called {plan.output}; name that, in any directory")
     _refuse_existing(directory / plan.output)
     label = f"the converter from '{pair[0]}' to '{pair[1]}'"
     with (
@@ -177,9 +183,9 @@ def _converted(
             raise error_of(error.code, f"{file}: {error.message}") from None
         if order.jail_bytes:
             refuse_foreign(Path(target), plan.output, pair[1], str(file))
-        results = sorted(Path(target).iterdir())
+        results = [path for path in sorted(Path(target).iterdir()) if not _same(path, directory / path.name)]
         for path in results:
-            _refuse_existing(directory / path.name)
+            _refuse_existing(directory / path.name, "file" if path.name == plan.output else "directory")
         return converter, plan, product, [_placed(path, directory / path.name) for path in results]
 
 
@@ -197,9 +203,15 @@ def _ignored(done: int, total: int | None, what: str) -> None:
     """A file takes about a second."""
 
 
-def _refuse_existing(path: Path) -> None:
+def _same(path: Path, place: Path) -> bool:
+    """Whether ``place`` has that file already: a decoder has some of its checkpoint as they are."""
+    plain = path.is_file() and place.is_file() and not place.is_symlink()
+    return plain and filecmp.cmp(path, place, shallow=False)
+
+
+def _refuse_existing(path: Path, what: str = "file") -> None:
     if os.path.lexists(path):
-        raise AlreadyExistsError(f"{path} is there already; name another file with --output")
+        raise AlreadyExistsError(f"{path} is there already; name another {what} with --output")
 
 
 _PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)

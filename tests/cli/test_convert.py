@@ -89,7 +89,7 @@ def test_nothing_is_overwritten(model: Path) -> None:
 def test_a_file_that_comes_during_the_conversion_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
 
-    def look(path: Path) -> None:
+    def look(path: Path, what: str = "file") -> None:
         looks.append(path)
         if len(looks) == 2:  # the last one before the result is put in its place
             path.write_bytes(b"mine")
