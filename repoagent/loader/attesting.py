@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("repoagent.loader")
 
-_BEGAN: Final = time.time_ns()
-"""Before any agent is imported."""
+
+def _start_of_process() -> int:
+    """In nanoseconds since 1970; rounded down."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - int(age * 1e9)
+
+
+_BEGAN: Final = _start_of_process()
+"""Plug-ins, and with them parts of agents, are imported before this file may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

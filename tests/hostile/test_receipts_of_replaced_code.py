@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -102,3 +103,16 @@ def test_the_record_of_an_editable_installation_lists_no_code_and_is_not_stated(
 def test_a_record_that_cannot_be_read_is_not_stated_and_fails_no_load(site: Path) -> None:
     (site / f"{PACKAGE}-1.dist-info" / "RECORD").write_bytes(b"\xff\x00,sha999=x,1\n")
     assert stated(AgentRegistry(None)) is None
+
+
+def test_what_was_imported_before_receipts_were_counts_as_old() -> None:
+    """The plug-in of a package is imported when commands are looked for, long before the first load."""
+    code = """if True:
+        import time
+        before = time.time_ns()
+        time.sleep(0.2)
+        from repoagent.loader import attesting
+        print(attesting._BEGAN < before, before - attesting._BEGAN < 60e9)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
