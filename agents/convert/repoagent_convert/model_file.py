@@ -1,7 +1,7 @@
 """What converters of one model file to ONNX share: the plan, and the configuration that serves the result."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.api import (
@@ -36,7 +36,7 @@ TYPES: Final[Mapping[int, str]] = {
 class FileConverter(ABC):
     """A converter of one model file to ONNX; see :class:`repoagent.api.Converter`.
 
-    ``build`` reports the tensors of the result as :func:`described` has them, in the annotations ``inputs`` and
+    ``build`` reports the tensors of the result as :func:`produced` has them, in the annotations ``inputs`` and
     ``outputs``. The annotation ``batch`` is the most rows of a request, 0 where the first dimension is not one of rows;
     without it, :data:`LARGEST_BATCH`.
     """
@@ -129,13 +129,20 @@ def _checked(tensors: Any) -> list[dict[str, Any]]:
     return list(tensors)
 
 
-def described(tensors: Any, *, batch: bool = True) -> list[dict[str, Any]]:
+def produced(job: Any, model: Any, notes: Iterable[str], batch: int = LARGEST_BATCH) -> Product:
+    """Write the result, and report its tensors; ``batch`` is that of the annotation."""
+    (job.target / job.settings["output"]).write_bytes(model.SerializeToString())
+    inputs, outputs = (_described(place, batch) for place in (model.graph.input, model.graph.output))
+    return Product({"inputs": inputs, "outputs": outputs, "batch": batch}, tuple(notes))
+
+
+def _described(tensors: Any, batch: int) -> list[dict[str, Any]]:
     """The tensors of a graph as a configuration has them: without the first dimension where it is that of a batch."""
     return [
         {
             "name": one.name,
             "type": f"TYPE_{TYPES[one.type.tensor_type.elem_type]}",
-            "dims": [dim.dim_value or -1 for dim in one.type.tensor_type.shape.dim][batch:],
+            "dims": [dim.dim_value or -1 for dim in one.type.tensor_type.shape.dim][bool(batch) :],
         }
         for one in tensors
     ]

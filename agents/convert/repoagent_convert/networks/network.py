@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.api import ConversionJob, InternalError, Product, UnsupportedError
 from repoagent.converters.onnx.source import public_error
-from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, described, session
+from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, produced, session
 from repoagent_convert.tables.foreign_graph import between
 from repoagent_convert.tables.tabular import ROWS, closeness
 
@@ -83,20 +83,13 @@ def written(
     """
     refuse_unknown(graph)
     model = renamed(graph, inputs, outputs)
-    content = model.SerializeToString()
     job.progress(0, None, "comparing")
-    note, ranks, has_batches = compared(content, inputs, outputs, ask, title, requests)
+    note, ranks, has_batches = compared(model.SerializeToString(), inputs, outputs, ask, title, requests)
     if any(one.shape is None for one in outputs):
         found = [one if one.shape is not None else replace(one, shape=(None,) * ranks.get(number, 1))
                  for number, one in enumerate(outputs)]  # fmt: skip
         model = renamed(graph, inputs, found)
-        content = model.SerializeToString()
-    (job.target / job.settings["output"]).write_bytes(content)
-    tensors = {
-        name: described(place, batch=has_batches)
-        for name, place in (("inputs", model.graph.input), ("outputs", model.graph.output))
-    }
-    return Product({**tensors, "batch": most_rows if has_batches else 0}, (note,))
+    return produced(job, model, (note,), most_rows if has_batches else 0)
 
 
 def refuse_unknown(model: Any) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api import ConversionJob, InvalidArgumentError, Product, UnsupportedError
-from repoagent_convert.model_file import described
+from repoagent_convert.model_file import produced
 from repoagent_convert.tables.foreign_graph import Input, finished, short
 from repoagent_convert.tables.tabular import ROWS, TabularConverter
 
@@ -70,9 +70,7 @@ class CatboostConverter(TabularConverter):
         expected = _expected(model, loss, rows)
         title = f"catboost {catboost.__version__}"
         result, compared = finished(graph, inputs, roles, {"input": rows}, expected, job.settings, title)
-        (job.target / job.settings["output"]).write_bytes(result.SerializeToString())
-        tensors = {"inputs": described(result.graph.input), "outputs": described(result.graph.output)}
-        return Product(tensors, (f"loss {loss or 'none'}", compared))
+        return produced(job, result, (f"loss {loss or 'none'}", compared))
 
 
 def _mend(graph: Any, loss: str) -> None:

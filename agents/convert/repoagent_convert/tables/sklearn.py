@@ -18,7 +18,7 @@ from repoagent.api import (
     UnsupportedError,
 )
 from repoagent.converters.option_values import truth
-from repoagent_convert.model_file import described
+from repoagent_convert.model_file import produced
 from repoagent_convert.tables.foreign_graph import Input, finished, short
 from repoagent_convert.tables.tabular import ROWS, TabularConverter
 
@@ -104,10 +104,8 @@ class SklearnConverter(TabularConverter):
         rows, expected = _sample(model, inputs)
         roles = _roles(model, [one.name for one in graph.graph.output])
         title = f"scikit-learn {sklearn.__version__}"
-        content, compared = finished(graph, inputs, roles, rows, expected, job.settings, title)
-        (job.target / job.settings["output"]).write_bytes(content.SerializeToString())
-        tensors = {"inputs": described(content.graph.input), "outputs": described(content.graph.output)}
-        return Product(tensors, (f"estimator {type(model).__name__}", compared))
+        result, compared = finished(graph, inputs, roles, rows, expected, job.settings, title)
+        return produced(job, result, (f"estimator {type(model).__name__}", compared))
 
     def _opened(self, path: Path, any_version: bool) -> Any:
         from sklearn.base import BaseEstimator

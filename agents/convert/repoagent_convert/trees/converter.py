@@ -19,7 +19,7 @@ from repoagent.api import (
 )
 from repoagent.converters.onnx.source import public_error
 from repoagent.converters.option_values import choice
-from repoagent_convert.model_file import LARGEST_FILE, described
+from repoagent_convert.model_file import LARGEST_FILE, produced
 from repoagent_convert.tables.tabular import ROWS, TabularConverter, closeness
 from repoagent_convert.trees.ensemble import Ensemble, Link
 from repoagent_convert.trees.graph import to_onnx
@@ -95,15 +95,12 @@ class TreeConverter(TabularConverter):
             raise InvalidArgumentError(f"is not a model of {self.title}, or is damaged: {error.message}") from None
         except UnsupportedError as error:
             raise UnsupportedError(f"cannot be converted to ONNX: {error.message}") from None
-        content = model.SerializeToString()
-        (job.target / job.settings["output"]).write_bytes(content)
         notes = [f"objective {ensemble.objective or 'none'}", *notes]
         if ensemble.categorical:
             notes.append("categories are sent as the numbers that training gave them, from 0 on")
         job.progress(0, None, "comparing")
-        notes.append(self._compared(content, data, ensemble, all_trees))
-        graph = model.graph
-        return Product({"inputs": described(graph.input), "outputs": described(graph.output)}, tuple(notes))
+        notes.append(self._compared(model.SerializeToString(), data, ensemble, all_trees))
+        return produced(job, model, notes)
 
     def _compared(self, content: bytes, data: bytes, ensemble: Ensemble, all_trees: bool) -> str:
         """What the report states of a comparison with the library.
