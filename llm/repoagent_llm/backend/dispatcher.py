@@ -47,8 +47,10 @@ class Dispatcher:
 
     def submit(self, reply: Reply, generations: Sequence[Generation]) -> None:
         """Send the generations of ``reply``; they are answered from here on, or all of them refused at once."""
+        now = time.monotonic()
         with self._changed:
             for generation in generations:
+                generation.course.sent = now
                 generation.request.client_id = next(self._numbers)
                 self._pending[generation.request.client_id] = generation
             self._changed.notify()
@@ -113,10 +115,14 @@ class Dispatcher:
         generation = self._pending.get(response.client_id)
         if generation is None:
             return  # It ended at a word of its text, and is cancelled.
+        course = generation.course
+        if not course.first:
+            course.first = time.monotonic()
         if self._taken(generation, response) or response.is_last:
             self._let_go(generation)
             if not response.has_error():
-                self._metrics.count(len(generation.request.input_token_ids), generation.generated)
+                prompt = len(generation.request.input_token_ids)
+                self._metrics.count(prompt, generation.generated, course, streamed=generation.streamed)
             if not response.is_last:
                 self._cancel([response.request_id])
 

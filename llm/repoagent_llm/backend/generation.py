@@ -14,7 +14,7 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent_llm import FinishReason, Result
-from repoagent_llm.backend.llm_metrics import performance
+from repoagent_llm.backend.llm_metrics import Course, performance
 from repoagent_llm.backend.tensors import EMBEDDING, OUTPUTS, POOLED_OUTPUTS
 from repoagent_llm.backend.text_outputs import StopWords, TextOutput, TextOutputs
 from repoagent_llm.backend.tokenizing import Detokenizer, Tokenizer
@@ -136,6 +136,9 @@ class Generation:
         self._ended = 0
         self.generated = 0
         """Tokens so far, of all texts."""
+        self.course = Course()
+        self.streamed = request.streaming and self.sequences == 1 and not self._beams
+        """Whether it is one text, whose tokens the executor gives as they are made."""
 
     def take(self, result: Result) -> bool:
         """Send what ``result`` adds; True if nothing more is to come."""
@@ -144,6 +147,7 @@ class Generation:
         if (vector := vars(result).get(EMBEDDING)) is not None:
             read = {EMBEDDING: vector, "num_input_tokens": [len(self.request.input_token_ids)]}
             self.reply.send(self._row, read, last=True)
+            self.course.ending = "stop"
             return True
         outputs = self._of(result.sequence_index)
         if outputs.done:  # At a word of its text; the executor does not know yet.
@@ -157,6 +161,7 @@ class Generation:
             values = self._texts(outputs, result.sequence_index)
             self._add_values(values, result, outputs)
             self.reply.send(self._row, values, last=over)
+            self._end(outputs)
             outputs.forget()
         return over
 
@@ -169,13 +174,20 @@ class Generation:
         self.generated += len(tokens)
         if outputs.done or (self._form.stream and output.text):
             self.reply.send(self._row, self._texts(outputs, 0), last=outputs.done)
+            self._end(outputs)
             outputs.forget()
         return outputs.done
+
+    def _end(self, outputs: TextOutputs) -> None:
+        """Note how the text ended, if it did."""
+        if outputs.done:
+            self.course.ending = _REASONS[outputs.texts[0].reason] or "abort"
 
     def _fails(self, reason: FinishReason) -> bool:
         """Whether the text ends by an error; then that has been sent."""
         if (failure := _FAILURES.get(reason)) is None:
             return False
+        self.course.ending = "abort"
         kind, text = failure
         self.reply.fail(kind(text))
         return True

@@ -1,6 +1,8 @@
 """Numbers about requests and iterations: outputs of a response, and metrics under the names of tensorrtllm_backend."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -42,6 +44,45 @@ _CACHE_INFO: Final = "vllm:cache_config_info"
 _LENGTHS: Final = (("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens"))
 _BUCKETS: Final = (10, 50, 100, 500, 1000)
 
+#: What dashboards of vLLM read of requests that ended: names, descriptions, and buckets of histograms.
+_TOKENS: Final = (
+    ("vllm:prompt_tokens_total", "Tokens of the prompts of requests that ended."),
+    ("vllm:generation_tokens_total", "Tokens that requests that ended were given."),
+)
+_TOKEN_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+_TOKENS_EACH: Final = (
+    ("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKEN_BUCKETS),
+    ("vllm:request_generation_tokens", "Tokens that a request was given.", _TOKEN_BUCKETS),
+)
+_FIRST_TOKEN: Final = (
+    "vllm:time_to_first_token_seconds",
+    "Seconds until the first token of a request that is streamed.",
+    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640),
+)
+_PER_TOKEN: Final = (
+    "vllm:request_time_per_output_token_seconds",
+    "Mean seconds between the tokens of a request that is streamed.",
+    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+_WHOLE: Final = (
+    "vllm:e2e_request_latency_seconds",
+    "Seconds until the end of a request.",
+    (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+)
+_ENDS: Final = ("stop", "length", "abort")
+
+
+@dataclass(slots=True)
+class Course:
+    """When a request was where, in seconds of ``time.monotonic``, and how it ended."""
+
+    sent: float = 0.0
+    """To the executor."""
+    first: float = 0.0
+    """The executor's first answer; 0 before."""
+    ending: str = "abort"
+    """``stop``, ``length``, or ``abort`` for one that was cancelled or failed."""
+
 
 def performance(metrics: RequestPerfMetrics) -> dict[str, Any]:
     """The outputs of a request with ``return_perf_metrics``."""
@@ -80,11 +121,35 @@ class LlmMetrics:
             self._add(name, "TRT LLM response metrics", MetricKind.HISTOGRAM, "response_metric_type", (kind,))[0]
             for name, kind in _LENGTHS
         ]
+        self._tokens = [self._put(*each, {}, MetricKind.COUNTER) for each in _TOKENS]
+        self._lengths += [self._histogram(*each) for each in _TOKENS_EACH]
+        self._first, self._per_token, self._whole = (
+            self._histogram(*each) for each in (_FIRST_TOKEN, _PER_TOKEN, _WHOLE)
+        )
+        self._ended = {
+            end: self._put(
+                "vllm:request_success_total",
+                "Requests by how they ended.",
+                {"finished_reason": end},
+                MetricKind.COUNTER,
+            )
+            for end in _ENDS
+        }
 
-    def _put(self, name: str, description: str, labels: dict[str, str]) -> Metric:
-        """A gauge under a name of vLLM, whose label of the model is another one."""
-        family = REGISTRY.family(name, description, MetricKind.GAUGE)
-        metric = family.add({"model_name": self._own["model"], "version": self._own["version"], **labels})
+    def _histogram(self, name: str, description: str, buckets: Sequence[float]) -> Metric:
+        return self._put(name, description, {}, MetricKind.HISTOGRAM, buckets)
+
+    def _put(
+        self,
+        name: str,
+        description: str,
+        labels: dict[str, str],
+        kind: MetricKind = MetricKind.GAUGE,
+        buckets: Sequence[float] = (),
+    ) -> Metric:
+        """A series under a name of vLLM, whose label of the model is another one."""
+        family = REGISTRY.family(name, description, kind)
+        metric = family.add({"model_name": self._own["model"], "version": self._own["version"], **labels}, buckets)
         self._families.append((family, [metric]))
         return metric
 
@@ -97,10 +162,24 @@ class LlmMetrics:
         self._families.append((family, metrics))
         return metrics
 
-    def count(self, prompt: int, generated: int) -> None:
-        """Count a request that ended by its tokens."""
-        for metric, number in zip(self._lengths, (prompt, generated), strict=True):
+    def count(self, prompt: int, generated: int, course: Course, *, streamed: bool) -> None:
+        """Count a request that ended by its tokens, its times and its end.
+
+        ``streamed``: it is of one text, whose tokens came as they were made. Others come at their ends, so their first
+        answer is not their first token.
+        """
+        numbers = (prompt, generated)
+        for metric, number in zip(self._lengths, numbers * 2, strict=True):
             metric.observe(number)
+        for metric, number in zip(self._tokens, numbers, strict=True):
+            metric.increment(number)
+        now = time.monotonic()
+        self._ended[course.ending].increment(1)
+        self._whole.observe(now - course.sent)
+        if streamed and generated:
+            self._first.observe(course.first - course.sent)
+            if generated > 1:
+                self._per_token.observe((now - course.first) / (generated - 1))
 
     def show(self, stats: IterationStats) -> None:
         """Set all gauges to the numbers of an iteration."""

@@ -11,7 +11,7 @@ from repoagent_llm.backend import LlmBackend
 from repoagent_llm.backend import dispatcher as module
 from repoagent_llm.backend.dispatcher import Dispatcher
 from repoagent_llm.backend.generation import Form, Generation, Reply
-from repoagent_llm.backend.llm_metrics import LlmMetrics
+from repoagent_llm.backend.llm_metrics import Course, LlmMetrics
 from repoagent_llm.backend.model import LlmModel
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.types.request import EngineRequest
@@ -96,8 +96,8 @@ class Counting(LlmMetrics):
         super().__init__("m", "1")
         self.counted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
 
-    def count(self, prompt: int, generated: int) -> None:
-        super().count(prompt, generated)
+    def count(self, prompt: int, generated: int, course: Course, *, streamed: bool) -> None:
+        super().count(prompt, generated, course, streamed=streamed)
         self.counted.put((prompt, generated))
 
 
@@ -109,6 +109,8 @@ def test_requests_are_counted_by_their_tokens(executor: Executor, tokenizer: Tok
     lines = REGISTRY.text().splitlines()
     dispatcher.close()
     labels = 'model="m",version="1",response_metric_type="total_output_tokens"'
+    assert 'vllm:request_success_total{model_name="m",version="1",finished_reason="length"} 1' in lines
+    assert 'vllm:generation_tokens_total{model_name="m",version="1"} 12' in lines
     assert f"nv_llm_output_token_len_sum{{{labels}}} 12" in lines
     assert f'nv_llm_output_token_len_bucket{{{labels},le="10"}} 0' in lines
 

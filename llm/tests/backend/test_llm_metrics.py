@@ -1,7 +1,11 @@
 """The gauges of a model under TensorRT-LLM's names."""
 
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from repoagent_llm import InflightBatchingStats, IterationStats, KvCacheStats
-from repoagent_llm.backend.llm_metrics import LlmMetrics
+from repoagent_llm.backend.llm_metrics import Course, LlmMetrics
 
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 
@@ -72,3 +76,33 @@ def test_an_iteration_is_shown() -> None:
         metrics.close()
     assert not shown("nv_trt_llm_request_metrics", "request_type")
     assert not for_gateways()
+
+
+def parsed() -> dict[str, float]:
+    """The samples of dashboards, as Prometheus reads them; without buckets and labels but for how requests ended."""
+    return {
+        sample.name.removeprefix("vllm:") + sample.labels.get("finished_reason", ""): sample.value
+        for family in text_string_to_metric_families(REGISTRY.text())
+        for sample in family.samples
+        if sample.labels.get("model_name") == "g" and "le" not in sample.labels
+    }
+
+
+def test_requests_are_counted_under_the_names_of_dashboards() -> None:
+    metrics = LlmMetrics("g", "1")
+    now = time.monotonic()
+    try:
+        metrics.count(7, 5, Course(now - 3, now - 2, "stop"), streamed=True)
+        metrics.count(3, 4, Course(now - 1, now, "length"), streamed=False)
+        metrics.count(3, 0, Course(now, now), streamed=True)
+        found = parsed()
+    finally:
+        metrics.close()
+    ends = {end: found[f"request_success_total{end}"] for end in ("stop", "length", "abort")}
+    assert ends == {"stop": 1, "length": 1, "abort": 1}
+    assert (found["prompt_tokens_total"], found["generation_tokens_total"]) == (13, 9)
+    assert (found["request_prompt_tokens_sum"], found["request_generation_tokens_count"]) == (13, 3)
+    assert (found["time_to_first_token_seconds_count"], found["e2e_request_latency_seconds_count"]) == (1, 3)
+    assert found["time_to_first_token_seconds_sum"] == pytest.approx(1)
+    assert found["request_time_per_output_token_seconds_sum"] == pytest.approx(0.5, abs=0.05)
+    assert not parsed()
