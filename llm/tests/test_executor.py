@@ -846,6 +846,16 @@ def test_configurations_that_cannot_be_done_are_refused_by_name(config: Executor
         Executor.from_runner(FakeRunner(), config)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("small.gguf", "GGUF file"), ("model.safetensors", "checkpoint")])
+def test_what_is_no_decoder_folder_is_refused_in_the_users_words(name: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    for place in (tmp_path, tmp_path / name):
+        with pytest.raises(RuntimeError, match=f"this is a {kind}: 'repoagent convert"):
+            Executor(place, ModelType.DECODER_ONLY, ExecutorConfig())
+    with pytest.raises(RuntimeError, match="File does not exist"):
+        Executor(tmp_path / "none.gguf", ModelType.DECODER_ONLY, ExecutorConfig())
+
+
 def test_the_other_constructors_are_refused_by_name(tmp_path: Path) -> None:
     config = ExecutorConfig()
     with pytest.raises(RuntimeError, match="File does not exist"):

@@ -5,6 +5,7 @@ The file has the layout of onnxruntime-genai. Graphs of standard operators carry
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -151,13 +152,23 @@ def read_spec(folder: Path) -> DecoderSpec:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise DecoderError(
-            f"File does not exist. A decoder folder needs {CONFIG_NAME}, as onnxruntime-genai's model builder and "
+            f"{_instead(folder)}. A decoder folder needs {CONFIG_NAME}, as onnxruntime-genai's model builder and "
             "'repoagent_llm.builder' write it",
             source=source,
         ) from error
     if len(content) > _MOST_BYTES:
         raise DecoderError(f"the file has more than {_MOST_BYTES} bytes", source=source)
     return _parse(folder, content, source)
+
+
+def _instead(place: Path) -> str:
+    """What there is in the place of a decoder folder, for an error."""
+    with suppress(OSError):
+        found = {path.suffix for path in (place.iterdir() if place.is_dir() else [place])}
+        for suffix, kind in {".gguf": "GGUF file", ".safetensors": "checkpoint"}.items():
+            if suffix in found and place.exists():
+                return f"this is a {kind}: 'repoagent convert ... --to decoder' makes a decoder folder of it"
+    return "File does not exist"
 
 
 def parse_spec(text: str, graph: bytes, weights: Mapping[str, npt.NDArray[Any]]) -> DecoderSpec:
