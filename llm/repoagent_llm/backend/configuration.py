@@ -186,14 +186,17 @@ def executor_config(
     )
     config = EngineConfig.of(plain)
     options = _runner(parameters, folder, models_at_once)
-    most = limits.decoder_graph_bytes
-    options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)
+    bound = limits.decoder_graph_bytes
+    options = replace(options, own_weights=own_weights, max_graph_bytes=bound, run_options=run_options)
     config.runner_options = options
     if models_at_once is None and parameters.number(_THREADS) is None:
         config.turns = turns.PROCESS
     if (draft := parameters.text("speculative_model_dir")) is not None:
-        length = _or(parameters.number("max_draft_len"), 3)
-        config.speculative_config = DraftTargetDecodingConfig(length, join_inside(folder, draft))
+        length, most = _or(parameters.number("max_draft_len"), 3), _or(parameters.number("max_draft_concurrency"), 1)
+        config.speculative_config = DraftTargetDecodingConfig(length, join_inside(folder, draft), most)
+    config.answer_ngrams = parameters.number("answer_ngrams")
+    if (gap := parameters.number("token_gap_ms")) is not None:
+        config.token_gap_seconds = gap / 1000
     return config
 
 

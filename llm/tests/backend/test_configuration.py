@@ -133,6 +133,22 @@ def test_a_draft_model_lies_beside_the_model() -> None:
     speculation = config.speculative_config
     assert speculation is not None
     assert (speculation.speculative_model_dir, speculation.max_draft_len) == (FOLDER / "draft", 5)
+    assert speculation.max_concurrency == 1
+    config, _ = configured(speculative_model_dir="draft", max_draft_concurrency="4")
+    assert config.speculative_config.max_concurrency == 4
+
+
+def test_guesses_from_answers_and_the_aim_between_tokens_are_the_executors() -> None:
+    config, _ = configured(answer_ngrams="65536", token_gap_ms="40")
+    assert (config.answer_ngrams, config.token_gap_seconds) == (65536, 0.04)
+    config, _ = configured()
+    assert (config.answer_ngrams, config.token_gap_seconds) == (None, None)
+
+
+@pytest.mark.parametrize("key", ["answer_ngrams", "token_gap_ms", "max_draft_concurrency"])
+def test_settings_of_the_executor_are_checked_when_the_model_is_loaded(key: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="> 0"):
+        configured(**{"speculative_model_dir": "draft", key: "0"})
 
 
 @pytest.mark.parametrize("key", ["speculative_model_dir", "lora_prefetch_dir"])
