@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,8 @@ def test_a_draft_model_lies_beside_the_model() -> None:
     assert speculation is not None
     assert (speculation.speculative_model_dir, speculation.max_draft_len) == (FOLDER / "draft", 5)
     assert speculation.max_concurrency == 1
-    config, _ = configured(speculative_model_dir="draft", max_draft_concurrency="4")
-    assert config.speculative_config.max_concurrency == 4
+    several, _ = configured(speculative_model_dir="draft", max_draft_concurrency="4")
+    assert several.speculative_config == replace(speculation, max_draft_len=3, max_concurrency=4)
 
 
 def test_guesses_from_answers_and_the_aim_between_tokens_are_the_executors() -> None:
