@@ -130,10 +130,12 @@ def between(graph: Any, inputs: "Sequence[tuple[Any, str]]", outputs: "Sequence[
     before = []
     for info, name in inputs:
         kind = former.get(old := f"model/{name}")
-        if kind is not None:
-            is_same = kind == info.type.tensor_type.elem_type
-            before.append(helper.make_node("Identity", [info.name], [old]) if is_same
-                          else helper.make_node("Cast", [info.name], [old], to=kind))  # fmt: skip
+        if kind is None:
+            continue
+        if kind == info.type.tensor_type.elem_type:
+            before.append(helper.make_node("Identity", [info.name], [old]))
+        else:
+            before.append(helper.make_node("Cast", [info.name], [old], to=kind))
     after = [helper.make_node("Identity", [f"model/{name}"], [info.name]) for name, info in outputs]
     places: Any = (
         (body.node, [*before, *body.node, *after]),
