@@ -86,8 +86,10 @@ def written(
     job.progress(0, None, "comparing")
     note, ranks, has_batches = compared(model.SerializeToString(), inputs, outputs, ask, title, requests)
     if any(one.shape is None for one in outputs):
-        found = [one if one.shape is not None else replace(one, shape=(None,) * ranks.get(number, 1))
-                 for number, one in enumerate(outputs)]  # fmt: skip
+        found = [
+            one if one.shape is not None else replace(one, shape=(None,) * ranks.get(number, 1))
+            for number, one in enumerate(outputs)
+        ]
         model = renamed(graph, inputs, found)
     return produced(job, model, (note,), most_rows if has_batches else 0)
 
@@ -286,11 +288,14 @@ def _requests(inputs: Sequence[Tensor], sizes: Sequence[int], whole: bool, most:
     while done < ROWS:
         count = max(1, min(ROWS - done - 1, 64, MOST_NUMBERS // max(1, width)))
         size = sizes[turn % len(sizes)]
+        filled = [
+            [count if free is None and not axis else free or size for axis, free in enumerate(shape)]
+            for shape in shapes
+        ]
         yield [
-            drawn(_dtype(one.kind), [count if free is None and not axis else free or size
-                                     for axis, free in enumerate(shape)], random, one.most or most, whole or one.most)
-            for one, shape in zip(inputs, shapes, strict=True)
-        ]  # fmt: skip
+            drawn(_dtype(one.kind), shape, random, one.most or most, whole or one.most)
+            for one, shape in zip(inputs, filled, strict=True)
+        ]
         done, turn = done + count, turn + 1
 
 

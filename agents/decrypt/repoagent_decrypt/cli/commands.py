@@ -204,8 +204,10 @@ def _rekeyed(model_dir: Path, patterns: Patterns) -> Tree:
 
 def _rewrapping(ours: Identities, people: Recipients) -> Transform:
     if ours.foreign or people.foreign:
-        raise InvalidKeyError("ssh and plug-in keys cannot be used here, because pyrage does not give out file keys: "
-                              "decrypt and encrypt instead")  # fmt: skip
+        raise InvalidKeyError(
+            "ssh and plug-in keys cannot be used here, because pyrage does not give out file keys: "
+            "decrypt and encrypt instead"
+        )
 
     def transform(source: Path, target: Path, _progress: Progress) -> Sizes:
         return rewrap_file(source, target, ours.native, people.native)
