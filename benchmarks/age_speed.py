@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from repoagent_decrypt.age.files import decrypt_file
 from repoagent_decrypt.age.keys import parse_identities
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 key, source, target = map(Path, sys.argv[1:])
 identities = parse_identities(key.read_bytes(), "key").native
 with Workers() as workers:

@@ -23,7 +23,7 @@ from fetch_speed import OURS, serve
 from measures import fill, options_of, run, size_of, table
 from repoagent_decrypt.age.files import encrypt_file as encrypt_age
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.tink.files import encrypt_file as encrypt_tink
 from repoagent_decrypt.tink.keyset import parse_keyset
 from repoagent_verify.manifest import Serialization
@@ -60,7 +60,7 @@ from repoagent_verify.verification import Coverage, verify
 DECRYPT = (
     """
 from repoagent_decrypt.formats import KEY_PARAMETERS, decrypt_file
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 """,
     """
     source, target, kind, key = sys.argv[1:]

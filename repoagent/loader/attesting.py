@@ -16,13 +16,13 @@ from repoagent.api.report import LoadReport
 from repoagent.beneath.opening import walk_beneath
 from repoagent.errors import RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
+from repoagent.loader.agent_code import code_of
 from repoagent.loader.discovery import AgentInfo, AgentRegistry
 from repoagent.loader.plugins import PluginManager
 from repoagent.public_text import public_values
 from repoagent.storage.workspaces.private import check_parents
 
 if TYPE_CHECKING:
-    from repoagent.loader.agent_directory import Code
     from repoagent.loader.load_context import LoadContext
     from repoagent.loader.shared_read import SharedRead
 
@@ -221,8 +221,4 @@ def _record(info: AgentInfo) -> str:
     return "" if replaced else code.digest
 
 
-@cache
-def _code_of(info: AgentInfo) -> "Code":
-    from repoagent.loader.policy.planner import code_of
-
-    return code_of(info)
+_code_of: Final = cache(code_of)

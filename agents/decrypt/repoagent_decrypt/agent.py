@@ -19,10 +19,10 @@ from repoagent.api import (
 from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, refuse_unencrypted, scan_encrypted
-from repoagent_decrypt.errors import DecryptError
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.patterns import Patterns
-from repoagent_decrypt.positional import Progress, Sizes, Workers
 from repoagent_decrypt.tree import Totals, build_tree
 
 PARAMETERS: Final = ("files", *sorted(KEY_PARAMETERS), "max_work_factor", "passphrase", "unencrypted")

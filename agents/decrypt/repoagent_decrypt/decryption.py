@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, NotFoundError
-from repoagent_decrypt.errors import DecryptError
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import SUFFIXES, Keys, decrypt_file, plain_size
 from repoagent_decrypt.patterns import Patterns
-from repoagent_decrypt.positional import Progress, Sizes, Workers
 from repoagent_decrypt.tree import Transform, Tree, scan_tree
 
 DEFAULT_FILES: Final = tuple(f"*{suffix}" for suffix in SUFFIXES)

@@ -18,8 +18,8 @@ from repoagent_decrypt.age.pyrage_keys import decrypt_file_foreign
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
 from repoagent_decrypt.age.stream import NONCE, sealed_shape
-from repoagent_decrypt.errors import NoMatchError, WrongKeyError
-from repoagent_decrypt.positional import Progress, Sizes, Workers
+from repoagent_decrypt.files.errors import NoMatchError, WrongKeyError
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 
 if TYPE_CHECKING:
     from repoagent_decrypt.jwe.keys import JweKey

@@ -17,8 +17,8 @@ from repoagent.api import (
     held_beneath,
     walk_beneath,
 )
-from repoagent_decrypt.errors import DamagedError, DecryptError
-from repoagent_decrypt.positional import Hashers, Progress, Sizes, new_file, write_at
+from repoagent_decrypt.files.errors import DamagedError, DecryptError
+from repoagent_decrypt.files.positional import Hashers, Progress, Sizes, new_file, write_at
 
 _PAGE: Final = 4096
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})

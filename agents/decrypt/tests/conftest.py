@@ -18,7 +18,7 @@ from repoagent_decrypt.age.stanzas import Recipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
 from repoagent_decrypt.age.writer import encrypt_stream
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
 from repoagent.limits import DEFAULT_LIMITS, Limits

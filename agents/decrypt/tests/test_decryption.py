@@ -11,10 +11,10 @@ from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted
-from repoagent_decrypt.errors import NoMatchError
+from repoagent_decrypt.files.errors import NoMatchError
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.formats import Keys
 from repoagent_decrypt.patterns import Patterns
-from repoagent_decrypt.positional import Workers
 
 from repoagent.api import InvalidArgumentError
 

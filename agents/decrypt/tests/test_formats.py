@@ -9,7 +9,7 @@ import pytest
 from jwcrypto import jwe, jwk
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.agent import DecryptAgent
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.tink.files import encrypt_file
 from repoagent_decrypt.tink.keyset import parse_keyset
 

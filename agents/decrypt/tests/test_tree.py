@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.errors import PayloadError
-from repoagent_decrypt.positional import Progress, Sizes
+from repoagent_decrypt.files.errors import PayloadError
+from repoagent_decrypt.files.positional import Progress, Sizes
 from repoagent_decrypt.tree import Totals, Tree, build_tree, scan_tree
 
 from repoagent.api import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnsafePathError

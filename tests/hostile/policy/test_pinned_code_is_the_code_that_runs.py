@@ -13,10 +13,10 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import AgentError
+from repoagent.loader.agent_code import code_of
 from repoagent.loader.agent_directory import PINNED_CODE
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.loader.policy.planner import code_of
 
 pytestmark = pytest.mark.slow
 

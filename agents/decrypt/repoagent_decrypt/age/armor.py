@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Final
 
 from repoagent_decrypt.age.source import PeekReader
-from repoagent_decrypt.errors import ArmorError
+from repoagent_decrypt.files.errors import ArmorError
 
 _BEGIN: Final = b"-----BEGIN AGE ENCRYPTED FILE-----"
 _END: Final = b"-----END AGE ENCRYPTED FILE-----"

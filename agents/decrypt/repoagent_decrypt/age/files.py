@@ -12,7 +12,7 @@ from repoagent_decrypt.age.reader import OpenedPayload, open_payload, plain_piec
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, plain_shape, sealed_shape
 from repoagent_decrypt.age.writer import AgeWriter, start_payload
-from repoagent_decrypt.positional import (
+from repoagent_decrypt.files.positional import (
     Hashers,
     Job,
     Progress,

@@ -9,7 +9,7 @@ from repoagent_decrypt.age.pyrage_keys import ForeignIdentity, ForeignRecipient,
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
-from repoagent_decrypt.errors import InvalidKeyError
+from repoagent_decrypt.files.errors import InvalidKeyError
 
 _Kind = TypeVar("_Kind")
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent_decrypt.errors import (
+from repoagent_decrypt.files.errors import (
     HeaderError,
     InvalidKeyError,
     MissingExtraError,
     NoMatchError,
     PayloadError,
 )
-from repoagent_decrypt.positional import Sizes, new_file
+from repoagent_decrypt.files.positional import Sizes, new_file
 
 if TYPE_CHECKING:
     from repoagent_decrypt.age.keys import Identities, Recipients

@@ -20,8 +20,8 @@ from repoagent_decrypt.age.stream import (
     PayloadCipher,
     sealed_shape,
 )
-from repoagent_decrypt.errors import HeaderError, PayloadError
-from repoagent_decrypt.positional import thread_count
+from repoagent_decrypt.files.errors import HeaderError, PayloadError
+from repoagent_decrypt.files.positional import thread_count
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -40,7 +40,7 @@ class OpenedPayload:
 def open_payload(stream: ByteSource, identities: Iterable[Identity], *, armored: bool | None = None) -> OpenedPayload:
     """Find out whether ``stream`` is armored (unless told), parse its header and unlock it.
 
-    Raises every error of :mod:`~repoagent_decrypt.errors` but ``PayloadError``.
+    Raises every error of :mod:`~repoagent_decrypt.files.errors` but ``PayloadError``.
     """
     source = PeekReader(stream)
     if armored is None:

@@ -15,8 +15,8 @@ from repoagent_decrypt.age.header import make_header, open_header, read_header
 from repoagent_decrypt.age.source import ByteSource, PeekReader
 from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, PayloadCipher, new_nonce
-from repoagent_decrypt.errors import HeaderError
-from repoagent_decrypt.positional import Sizes, new_file, thread_count
+from repoagent_decrypt.files.errors import HeaderError
+from repoagent_decrypt.files.positional import Sizes, new_file, thread_count
 
 _BATCH = BATCH_CHUNKS * CHUNK
 

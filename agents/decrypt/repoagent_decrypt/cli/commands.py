@@ -32,10 +32,10 @@ from repoagent_decrypt.cli.keys import (
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted, wants_encryption
-from repoagent_decrypt.errors import InvalidKeyError
+from repoagent_decrypt.files.errors import InvalidKeyError
+from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import SUFFIXES
 from repoagent_decrypt.patterns import Patterns
-from repoagent_decrypt.positional import Progress, Sizes, Workers
 from repoagent_decrypt.tink.files import encrypt_file as encrypt_tink_file
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tree import Transform, Tree, scan_tree

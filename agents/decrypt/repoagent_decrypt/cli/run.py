@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from repoagent.api import RepoAgentError
-from repoagent_decrypt.errors import DecryptError
-from repoagent_decrypt.positional import Progress
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.tree import Totals, Transform, Tree, build_tree
 
 

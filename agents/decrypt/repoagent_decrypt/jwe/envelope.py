@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.api import read_json_object
-from repoagent_decrypt.errors import DamagedError
+from repoagent_decrypt.files.errors import DamagedError
 
 _TO_BASE64: Final = bytes.maketrans(b"-_", b"+/")
 

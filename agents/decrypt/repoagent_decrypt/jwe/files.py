@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
-from repoagent_decrypt.errors import DamagedError, WrongKeyError
+from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
+from repoagent_decrypt.files.positional import Progress, Sizes, new_file, write_at
 from repoagent_decrypt.jwe.envelope import Envelope, decode, read_envelope
 from repoagent_decrypt.jwe.keys import JweKey
-from repoagent_decrypt.positional import Progress, Sizes, new_file, write_at
 
 _WRAPS: Final = {"A128KW": 16, "A192KW": 24, "A256KW": 32}
 _OAEP: Final = {"RSA-OAEP": hashes.SHA1, "RSA-OAEP-256": hashes.SHA256}

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from repoagent.api import read_json
-from repoagent_decrypt.errors import DamagedError, KeyFormatError
+from repoagent_decrypt.files.errors import DamagedError, KeyFormatError
 from repoagent_decrypt.jwe.envelope import decode
 
 _SIZES: Final = (16, 24, 32)

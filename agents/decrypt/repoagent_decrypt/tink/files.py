@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent_decrypt.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.positional import Hashers, Job, Progress, Side, Sizes, Workers, new_file, write_at
+from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
+from repoagent_decrypt.files.positional import Hashers, Job, Progress, Side, Sizes, Workers, new_file, write_at
 from repoagent_decrypt.tink.keyset import StreamingKey
 from repoagent_decrypt.tink.stream import TAG, SegmentCipher, Shape, header_size, new_header
 

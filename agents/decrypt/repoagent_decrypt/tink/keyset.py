@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from repoagent.api import read_json
-from repoagent_decrypt.errors import KeyFormatError
+from repoagent_decrypt.files.errors import KeyFormatError
 
 STREAMING_KEY: Final = "type.googleapis.com/google.crypto.tink.AesGcmHkdfStreamingKey"
 HASHES: Final = {1: "SHA1", 2: "SHA384", 3: "SHA256", 4: "SHA512", 5: "SHA224"}

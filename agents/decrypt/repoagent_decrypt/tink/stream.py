@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from repoagent_decrypt.errors import DamagedError
+from repoagent_decrypt.files.errors import DamagedError
 from repoagent_decrypt.tink.keyset import StreamingKey
 
 TAG: Final = 16

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repoagent_decrypt.age.armor import ArmorReader, ArmorWriter, looks_armored
 from repoagent_decrypt.age.source import PeekReader
-from repoagent_decrypt.errors import ArmorError
+from repoagent_decrypt.files.errors import ArmorError
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "age"
 

@@ -13,7 +13,7 @@ from repoagent_decrypt.age.keys import parse_identities
 from repoagent_decrypt.age.reader import AgeReader
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
-from repoagent_decrypt.errors import (
+from repoagent_decrypt.files.errors import (
     AgeError,
     ArmorError,
     HeaderError,
@@ -21,7 +21,7 @@ from repoagent_decrypt.errors import (
     NoMatchError,
     PayloadError,
 )
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.positional import Workers
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "age"
 NAMES = sorted(path.name for path in VECTORS.iterdir())

@@ -11,8 +11,8 @@ from repoagent_decrypt.age.files import decrypt_file
 from repoagent_decrypt.age.reader import AgeReader, SeekableAgeReader
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import NONCE, SEALED
-from repoagent_decrypt.errors import AgeError
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.errors import AgeError
+from repoagent_decrypt.files.positional import Workers
 
 Check = Callable[[bytes, bytes], None]
 

@@ -9,8 +9,8 @@ from repoagent_decrypt.age.files import decrypt_file, encrypt_file
 from repoagent_decrypt.age.reader import decrypt_stream
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK
-from repoagent_decrypt.errors import DamagedError
-from repoagent_decrypt.positional import Job, Side, Sizes, Workers
+from repoagent_decrypt.files.errors import DamagedError
+from repoagent_decrypt.files.positional import Job, Side, Sizes, Workers
 
 BATCH = BATCH_CHUNKS * CHUNK
 Crew = Callable[[int], Workers]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from repoagent_decrypt.age.keys import holds_secret_key, parse_identities, parse_recipients, recipients_of
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
-from repoagent_decrypt.errors import InvalidKeyError
+from repoagent_decrypt.files.errors import InvalidKeyError
 
 
 def test_an_identity_file_may_hold_comments_several_keys_and_kinds() -> None:

@@ -12,7 +12,7 @@ from repoagent_decrypt.age.keys import Identities, Recipients, parse_identities,
 from repoagent_decrypt.age.pyrage_keys import decrypt_file_foreign, encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
-from repoagent_decrypt.errors import AgeError, InvalidKeyError, MissingExtraError, NoMatchError
+from repoagent_decrypt.files.errors import AgeError, InvalidKeyError, MissingExtraError, NoMatchError
 
 Pair = tuple[Identities, Recipients]
 

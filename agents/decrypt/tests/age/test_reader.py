@@ -12,7 +12,7 @@ from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK
 from repoagent_decrypt.age.writer import encrypt_stream
-from repoagent_decrypt.errors import NoMatchError, PayloadError
+from repoagent_decrypt.files.errors import NoMatchError, PayloadError
 
 BATCH = BATCH_CHUNKS * CHUNK
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH, 4 * BATCH + CHUNK + 5]

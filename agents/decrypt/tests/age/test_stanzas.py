@@ -11,7 +11,7 @@ from repoagent_decrypt.age.stanzas.scrypt import (
     ScryptRecipient,
 )
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
-from repoagent_decrypt.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.files.errors import HeaderError, InvalidKeyError
 
 SPEC_IDENTITY = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX"
 SPEC_RECIPIENT = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"

@@ -12,7 +12,7 @@ from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK, plain_shape, sealed_shape
 from repoagent_decrypt.age.writer import AgeWriter, rewrap_file
-from repoagent_decrypt.errors import AgeError, HeaderError, NoMatchError
+from repoagent_decrypt.files.errors import AgeError, HeaderError, NoMatchError
 
 
 @settings(max_examples=25)

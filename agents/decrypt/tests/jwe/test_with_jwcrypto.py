@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jwcrypto import jwe, jwk
 from jwcrypto.common import base64url_encode
-from repoagent_decrypt.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
+from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
 from repoagent_decrypt.jwe import envelope
 from repoagent_decrypt.jwe.files import decrypt_file, plain_size
 from repoagent_decrypt.jwe.keys import parse_keys

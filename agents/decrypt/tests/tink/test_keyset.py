@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repoagent_decrypt.errors import KeyFormatError
+from repoagent_decrypt.files.errors import KeyFormatError
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.formats import KEY_PARAMETERS, decrypt_file
-from repoagent_decrypt.positional import Workers
 from repoagent_decrypt.providers.awskms import fetch
 from repoagent_decrypt.tink.keyset import STREAMING_KEY, keyset_message, parse_keyset, streaming_key_message
 from tink import aead, json_proto_keyset_format

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import tink
-from repoagent_decrypt.errors import DamagedError, WrongKeyError
-from repoagent_decrypt.positional import Workers
+from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.tink.files import decrypt_file, encrypt_file, plain_size
 from repoagent_decrypt.tink.keyset import parse_keyset
 from repoagent_decrypt.tink.stream import TAG, header_size

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import new_hasher
-from repoagent_decrypt.errors import DamagedError
+from repoagent_decrypt.files.errors import DamagedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from repoagent.loader.agent_code import code_of
 from repoagent.loader.discovery import AgentInfo
-from repoagent.loader.policy.planner import code_of, objection
+from repoagent.loader.policy.planner import objection
 from repoagent.loader.policy.rules import AllowedAgent
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "agents" / "sizelimit"
 NAME = "repoagent-example-sizelimit"
 
 

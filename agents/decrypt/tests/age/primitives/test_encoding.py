@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_decrypt.age.encoding import bech32_decode, bech32_encode
-from repoagent_decrypt.errors import InvalidKeyError
+from repoagent_decrypt.age.primitives.encoding import bech32_decode, bech32_encode
+from repoagent_decrypt.files.errors import InvalidKeyError
 
 SPEC_IDENTITY = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX"
 SPEC_RECIPIENT = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"

@@ -9,7 +9,7 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from repoagent_decrypt.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.files.errors import HeaderError, InvalidKeyError
 
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*")
 _LETTERS: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"

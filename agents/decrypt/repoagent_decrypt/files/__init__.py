@@ -1,0 +1,1 @@
+"""What all formats share: their errors, and parallel work on one file."""
