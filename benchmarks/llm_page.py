@@ -35,12 +35,14 @@ Milliseconds until the first token:
 
 Each cell has the median, and the least and the most of its measurements.
 
-- **Machine**: {machine}, {date}.
+- **Machine**: {machine},
+  {date}.
 - **Requests**: a prompt of {prompt} tokens and {tokens} greedy tokens, all at once; no cache of
   prompts.
 - **Measurements**: {count} for each cell. One during which other processes took more than 0.12
   core is repeated.{noisy}
-- **Engines**: {versions}.
+- **Engines**:
+  {versions}.
 - **float32**: weights and products. openvino-genai reads float16 weights and multiplies in float32;
   llama.cpp keeps keys and values in float16, its default.
 - **8 or 16 bits**: int8 weights here, Q8_0 in llama.cpp and openvino-genai. vLLM takes 8 bits from

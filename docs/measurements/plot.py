@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-COLOURS: Final = ("#9aa5b1", "#2f7ed8", "#2a9d63", "#d98324")
+COLOURS: Final = ("#9aa5b1", "#2f7ed8", "#2a9d63", "#d98324", "#8a5fc4", "#c0504d")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 740, 336, 64, 62, 62
 BAR, GAP, SPACE = 24, 10, 44
 UNITS: Final = {
