@@ -59,7 +59,9 @@ class SequenceCache:
         """How many blocks of a request that waits are there, because running sequences hold them."""
         if self._pages is None or self._pool is None or task.reads_whole_context:
             return 0
-        found = self._pool.match(task.marked(task.active()[0].tokens), task.key)
+        if not (active := task.active()):  # It was paused after some of its texts, and before the others began.
+            return 0
+        found = self._pool.match(task.marked(active[0].tokens), task.key)
         pool = self._pages.pool
         return sum(match.tokens == BLOCK_TOKENS and pool.is_busy(match.page.blob.blocks[0]) for match in found)
 
