@@ -133,6 +133,33 @@ def test_a_request_that_stands_aside_ends_like_any_other(end: FinishReason, opti
         assert not executor._assembly.scheduler.aside
 
 
+def test_one_that_is_paused_between_two_of_its_texts_goes_on() -> None:
+    """On pages it has no text that grows meanwhile: the look for its shared blocks failed all that ran."""
+    steps: list[object] = []
+
+    def between(step: object) -> None:
+        steps.append(step)
+        if len(steps) == 4:  # After it the first of two texts is whole, and the other has not begun.
+            waiting.append(executor.enqueue_request(Request([9], 3, end_id=-1)))
+            executor.hold_request(long, held=True)
+
+    runner = PagedRunner(FakePacked(8, vocab_size=64, max_seq_len=128, max_sequences=1, before_run=between))
+    waiting: list[int] = []
+    request = Request([5, 6, 7], 4, end_id=-1, sampling_config=SamplingConfig(num_return_sequences=2, top_p=0.9))
+    with Executor.from_runner(runner, _config(CapacitySchedulerPolicy.MAX_UTILIZATION)) as executor:
+        long = executor.enqueue_request(request)
+        first = executor.await_responses(long, LIMIT)
+        assert [response.result.is_final for response in first] == [False]
+        assert not executor.await_responses(waiting[0], LIMIT)[0].has_error()
+        (paused,) = executor._assembly.scheduler.aside
+        assert not paused.active()
+        assert executor._assembly.scheduler._cache.shared_blocks(paused) == 0  # asked where the pool is short
+        executor.hold_request(long, held=False)
+        (last,) = executor.await_responses(long, LIMIT)
+        assert not last.has_error(), last.error_msg
+        assert (last.result.sequence_index, len(last.result.output_token_ids[0])) == (1, 7)
+
+
 def test_an_id_that_has_ended_or_never_was_may_be_held() -> None:
     with Executor.from_runner(KINDS["slab"](), _config(CapacitySchedulerPolicy.MAX_UTILIZATION)) as executor:
         executor.hold_request(7, held=True)

@@ -59,9 +59,9 @@ class SequenceCache:
         """How many blocks of a request that waits are there, because running sequences hold them."""
         if self._pages is None or self._pool is None or task.reads_whole_context:
             return 0
-        if not (active := task.active()):  # It was paused after some of its texts, and before the others began.
-            return 0
-        found = self._pool.match(task.marked(active[0].tokens), task.key)
+        # Between two of its texts it has none that grows: the next one begins with the prompt.
+        tokens = next((sequence.tokens for sequence in task.active()), task.request.input_token_ids)
+        found = self._pool.match(task.marked(tokens), task.key)
         pool = self._pages.pool
         return sum(match.tokens == BLOCK_TOKENS and pool.is_busy(match.page.blob.blocks[0]) for match in found)
 
