@@ -32,7 +32,7 @@ _LINE: Final = re.compile(
     rf"""[#]\ HELP\ [a-zA-Z_:][\w:]*\ .*
       | [#]\ TYPE\ [a-zA-Z_:][\w:]*\ (?:counter|gauge|histogram|summary|untyped)
       | [a-zA-Z_:][\w:]*(?:\{{({_LABEL}(?:,{_LABEL})*+)\}})?
-        \ (?:NaN|-?inf|-?\d{{1,308}}(?:\.\d+)?(?:e-\d+)?)""",
+        \ (?:NaN|[+-]Inf|-?\d{{1,308}}(?:\.\d+)?(?:e-\d+)?)""",
     re.ASCII | re.VERBOSE,
 )
 """Of a page of metrics, as this server writes it."""

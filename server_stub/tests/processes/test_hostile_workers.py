@@ -36,6 +36,7 @@ from repoagent.loader.settings import AttestOptions, AuditOptions
 from repoagent.serving.backends.python.process.memory import sealed_file
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
+from repoagent.serving.measuring import prometheus
 from repoagent.serving.tracing.trace_settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 
@@ -483,6 +484,15 @@ def test_a_line_that_no_collector_reads_is_left_out(line: str) -> None:
     desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False)
     page = desk.answers(pair.fleet, lambda: 0)["metrics"]()
     assert page == '# HELP a b\na{process="0"} 1\na{process="1",c="d"} 2.5e-05\n'
+    pair.close()
+
+
+@pytest.mark.parametrize("value", [0, -2.25, 1e-7, 1e300, float("inf"), -float("inf"), float("nan"), 123456789.125])
+def test_whatever_a_server_writes_of_a_number_is_on_the_page(value: float) -> None:
+    pair = Pair("page", "# HELP a b\na 1\n", f"# HELP a b\na {prometheus.number(value)}\n")
+    desk = Desk(cast(ServingCore, Core()), cast(Any, Audit()), allow_load_parameters=False)
+    page = desk.answers(pair.fleet, lambda: 0)["metrics"]()
+    assert page == f'# HELP a b\na{{process="0"}} 1\na{{process="1"}} {prometheus.number(value)}\n'
     pair.close()
 
 
