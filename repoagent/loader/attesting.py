@@ -29,15 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("repoagent.loader")
 
 
+@cache
 def _start_of_process() -> int:
-    """In nanoseconds since 1970; rounded down."""
+    """In nanoseconds since 1970; rounded down. Plug-ins, and with them parts of agents, may be imported before this."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time_ns() - int(age * 1e9)
-
-
-_BEGAN: Final = _start_of_process()
-"""Plug-ins, and with them parts of agents, are imported before this file may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +212,7 @@ def _record(info: AgentInfo) -> str:
         return ""
     try:
         code = _code_of(replace(info, state="", error=None))
-        replaced = any(os.stat(path).st_ctime_ns >= _BEGAN for path in code.files)
+        replaced = any(os.stat(path).st_ctime_ns >= _start_of_process() for path in code.files)
     except Exception:  # whatever is wrong with its files, a receipt that states less is still true
         return ""
     return "" if replaced else code.digest
