@@ -255,14 +255,17 @@ class Generation:
     def _tokens(self, output: TextOutput) -> list[str]:
         return token_log_probs(self._tokenizer, output.token_ids, output.log_probs, output.alternatives)
 
-    def _prompt_tokens(self, found: Sequence[tuple[float, Sequence[tuple[int, float]]]]) -> list[str]:
+    def _prompt_tokens(self, found: Sequence[tuple[float, int, Sequence[tuple[int, float]]]]) -> list[str]:
         """One object for each token of the prompt; nothing comes before the first, which has no log-probability."""
         first, *others = self.request.input_token_ids
-        log_probs, alternatives = zip(*found, strict=True) if found else ((), ())
-        return [
-            json.dumps({**_entry(self._tokenizer, first, 0.0), "logprob": None, "top_logprobs": []}),
-            *token_log_probs(self._tokenizer, others, log_probs, alternatives),
-        ]
+        entries = [{**self._ranked(first, 0.0, None), "logprob": None, "top_logprobs": []}]
+        for token, (value, rank, likeliest) in zip(others, found, strict=True):
+            top = [self._ranked(other, its, place) for place, (other, its) in enumerate(likeliest, 1)]
+            entries.append({**self._ranked(token, value, rank), "top_logprobs": top})
+        return list(map(json.dumps, entries))
+
+    def _ranked(self, token: int, value: float, rank: int | None) -> dict[str, Any]:
+        return {"id": token, "rank": rank, **_entry(self._tokenizer, token, value)}
 
     def _logits(self, outputs: TextOutputs) -> Array:
         """While streaming [tokens, beams, vocabulary], as the executor gives them; else [beams, tokens, vocabulary]."""

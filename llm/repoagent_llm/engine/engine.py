@@ -27,7 +27,7 @@ from repoagent_llm.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import Task
-from repoagent_llm.engine.token_sampling import likeliest, log_softmax
+from repoagent_llm.engine.token_sampling import likeliest, log_softmax, rank_of
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.protocol import EndableRunner, ModelRunner, Segment, StepResult
 from repoagent_llm.types.enums import FinishReason, RequestStage
@@ -348,7 +348,8 @@ class Engine:
             said = task.request.input_token_ids[len(task.prompt_log_probs) + 1 :]
             for row, token in zip(result.logits[rows], said, strict=False):
                 values = log_softmax(row)
-                task.prompt_log_probs.append((float(values[token]), likeliest(values, task.prompt_alternatives)))
+                found = likeliest(values, task.prompt_alternatives)
+                task.prompt_log_probs.append((float(values[token]), rank_of(values, token), found))
         for name in task.context_extra_names:
             task.context_extras.setdefault(name, []).append(result.extras[number][name][:prompt])
 

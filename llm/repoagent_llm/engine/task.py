@@ -206,8 +206,9 @@ class Task:
     lookahead: Lookahead | None = None
     draftable: bool = False
     context_logits: list[Rows] = field(default_factory=list)
-    #: Of each token of the prompt but the first: its log-probability, and the likeliest tokens in its place.
-    prompt_log_probs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    #: Of each token of the prompt but the first: its log-probability, its rank from 1 on, and the likeliest tokens in
+    #: its place.
+    prompt_log_probs: list[tuple[float, int, list[tuple[int, float]]]] = field(default_factory=list)
     context_extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     #: It ends with its prompt, of which it wants a vector.
     pooled: Pooled | None = None

@@ -60,6 +60,11 @@ def likeliest(log_probs: Row, count: int) -> list[tuple[int, float]]:
     return [(int(token), float(log_probs[token])) for token in top if np.isfinite(log_probs[token])]
 
 
+def rank_of(log_probs: Row, token: int) -> int:
+    """The place of ``token`` among all, from 1 on; the last of those that are equally likely."""
+    return int(np.count_nonzero(log_probs >= log_probs[token]))
+
+
 def draw(row: Row, limits: Limits, random: Callable[[], float], scratch: Row | None = None) -> int:
     """A token; ``random`` gives numbers in [0, 1), one or several of which are used.
 

@@ -44,7 +44,7 @@ def test_a_backend_gets_the_log_probs_of_new_tokens_alone() -> None:
     task = _task()
     task.streams_tokens, task.request.output_config = False, OutputConfig(return_log_probs=True)
     vars(task.request)["new_log_probs"] = True
-    task.prompt_alternatives, task.prompt_log_probs = 0, [(-1.0, [])]
+    task.prompt_alternatives, task.prompt_log_probs = 0, [(-1.0, 1, [])]
     sequence, maker, found = task.group.sequences[0], ResultMaker(normalize_log_probs=True), []
     for number in range(3):
         sequence.tokens.append(6)

@@ -169,13 +169,12 @@ Reader: TypeAlias = Callable[[object], tuple[Answer, Sequence[GenerationRequest]
 
 def _chat(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
     asked = read_chat(document)
-    return ChoicesAnswer(asked, ChatForm(log_probs=asked.log_probs)), asked.asks
+    return ChoicesAnswer(asked, ChatForm(log_probs=asked.log_probs, ranked=asked.ranked)), asked.asks
 
 
 def _completion(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
     asked = read_completion(document)
-    form = CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count)
-    return ChoicesAnswer(asked, form), asked.asks
+    return ChoicesAnswer(asked, CompletionForm(asked)), asked.asks
 
 
 def _response(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:

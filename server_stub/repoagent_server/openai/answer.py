@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
-from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.json_text import dumps, loads
 from repoagent_server.openai.choice import Choice, Delta, StopWords
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.sampling import Sampling
@@ -95,8 +95,10 @@ class TextRequest:
     sampling: Sampling
     tools: Tools = field(default_factory=Tools)
     log_probs: bool = False
-    echoes: Sequence[str | None] = ()
-    """Of a completion: what goes before the texts of each prompt."""
+    ranked: int | None = None
+    """Of how many likeliest tokens the answer has log-probabilities of the prompt by their ids; None: it has none."""
+    echo: bool = False
+    """Of a completion: whether the prompt goes before its texts."""
     echoed: Mapping[str, Any] = field(default_factory=dict)
     """The fields that a response of ``/v1/responses`` repeats."""
 
@@ -186,6 +188,20 @@ class Answer(ABC):
         """The event of an error after the first event; ``error``: the body of a response with it."""
 
 
+def ranked_log_probs(entries: Sequence[bytes], most: int) -> list[dict[str, Any] | None]:
+    """vLLM's ``prompt_logprobs``: of each token of a prompt and of the ``most`` likeliest in its place, by their ids;
+    nothing of the first."""
+    found: list[dict[str, Any] | None] = []
+    for entry in map(loads, entries):
+        listed = (entry, *entry["top_logprobs"][:most])
+        ranked = {
+            str(each["id"]): {"logprob": each["logprob"], "rank": each["rank"], "decoded_token": each["token"]}
+            for each in listed
+        }
+        found.append(None if entry["logprob"] is None else ranked)
+    return found
+
+
 class Form(Protocol):
     """What the responses of a route with choices are made of."""
 
@@ -196,6 +212,10 @@ class Form(Protocol):
     def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
 
     def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]: ...
+
+    def more(self, first: Choice) -> dict[str, Any]:
+        """Further members of a whole response; ``first``: its first choice."""
+        ...
 
 
 class ChoicesAnswer(Answer):
@@ -220,7 +240,8 @@ class ChoicesAnswer(Answer):
         choices = [
             self._form.choice(choice, deltas) for choice, deltas in zip(self._choices, self._deltas, strict=True)
         ]
-        return dumps({**self._head, "choices": choices, "usage": self._usage.document()})
+        more = self._form.more(self._choices[0])
+        return dumps({**self._head, "choices": choices, "usage": self._usage.document(), **more})
 
     def failure(self, error: bytes) -> bytes:
         return b"data: %b\n\n" % error

@@ -6,26 +6,28 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps_text
-from repoagent_server.openai.answer import TextRequest
+from repoagent_server.openai.answer import TextRequest, ranked_log_probs
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.conversation import template_messages, template_values
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
-from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
+from repoagent_server.openai.sampling import MOST_ALTERNATIVES, MOST_TOKENS, read_ranked, read_sampling
 from repoagent_server.openai.tool_calls import CallPiece
 from repoagent_server.openai.tools import read_tools
 
 
 class ChatForm:
-    """Writes one response. ``log_probs``: whether it has them."""
+    """Writes one response. ``log_probs``: whether it has them; ``ranked``: of how many likeliest tokens it has those of
+    the prompt, or None."""
 
     prefix = "chatcmpl-"
     whole = "chat.completion"
     part = "chat.completion.chunk"
 
-    def __init__(self, *, log_probs: bool) -> None:
+    def __init__(self, *, log_probs: bool, ranked: int | None = None) -> None:
         self._log_probs = log_probs
+        self._ranked = ranked
 
     def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
         """The members of ``choices`` that a piece makes, one of each chunk."""
@@ -67,6 +69,10 @@ class ChatForm:
             "stop_reason": choice.stop_reason,
         }
 
+    def more(self, first: Choice) -> dict[str, Any]:
+        """The log-probabilities of the prompt, which all choices share."""
+        return {} if self._ranked is None else {"prompt_logprobs": ranked_log_probs(first.prompt, self._ranked)}
+
 
 def _written_call(call: CallPiece) -> dict[str, Any]:
     if call.name is None:
@@ -84,7 +90,6 @@ def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
     return [{name: value for name, value in call.items() if name != "index"} for call in whole]
 
 
-MOST_ALTERNATIVES: Final = 20
 _TEXTS_ONLY: Final = "the server has texts only"
 _TEMPLATE: Final = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")
 """Fields that the chat template gets."""
@@ -108,6 +113,7 @@ def read_chat(document: object) -> TextRequest:
     alternatives = fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
     if alternatives is not None and not log_probs:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
+    ranked = read_ranked(fields, stream=sampling.stream)
     ask = GenerationRequest(
         messages=dumps_text(template_messages(fields)),
         template_values=template_values(fields, *_TEMPLATE, tools=tools.given or None),
@@ -115,17 +121,17 @@ def read_chat(document: object) -> TextRequest:
         sampling=sampling,
         guide=tools.guide or guide,
         top_log_probs=(alternatives or 0) if log_probs else None,
+        prompt_log_probs=ranked,
         stream=sampling.stream,
         usage=sampling.include_usage or not sampling.stream,
     )
-    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, log_probs=log_probs)
+    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, log_probs=log_probs, ranked=ranked)
 
 
 def _refuse(fields: Fields) -> None:
     fields.refuse("audio", _TEXTS_ONLY)
     fields.refuse("modalities", _TEXTS_ONLY, ["text"])
     fields.refuse("web_search_options", "the server does not search the web")
-    fields.refuse("prompt_logprobs", "/v1/completions has them: use 'echo' with 'logprobs'")
     fields.refuse("verbosity", "models here have no such setting", "medium")
 
 

@@ -35,6 +35,8 @@ class GenerationRequest:
     top_log_probs: int | None = None
     prompt_log_probs: int | None = None
     """Of each token of the prompt, and of so many others in its place."""
+    prompt_field: str = "prompt_logprobs"
+    """The field of the request that wants those."""
     usage: bool = True
     """Whether the answer has the usage."""
     stream: bool = False

@@ -5,12 +5,11 @@ from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps, dumps_text
 from repoagent_server.openai.answer import TextRequest
-from repoagent_server.openai.chat_request import MOST_ALTERNATIVES
 from repoagent_server.openai.conversation import STORED, item_messages, template_values
 from repoagent_server.openai.fields import Fields
 from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import format_guide
-from repoagent_server.openai.sampling import MOST_TOKENS, read_sampling
+from repoagent_server.openai.sampling import MOST_ALTERNATIVES, MOST_TOKENS, read_sampling
 from repoagent_server.openai.tools import read_tools
 
 _INCLUDED: Final = "message.output_text.logprobs"
@@ -83,6 +82,7 @@ def _refuse(fields: Fields) -> None:
     fields.refuse("background", STORED, False)
     fields.refuse("truncation", "a conversation that is too long is an error", "disabled")
     fields.refuse("n", "a response has one text", 1)
+    fields.refuse("prompt_logprobs", "/v1/chat/completions and /v1/completions have them")
 
 
 def _guide(fields: Fields) -> Any:

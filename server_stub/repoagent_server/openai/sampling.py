@@ -8,6 +8,7 @@ from repoagent_server.openai.fields import Fields
 
 MOST_CHOICES: Final = 128
 MOST_TOKENS: Final = 2**31 - 1
+MOST_ALTERNATIVES: Final = 20
 _MOST_STOPS: Final = 1024
 _MOST_WORDS: Final = 64
 _LONGEST_WORDS: Final = 4096
@@ -83,6 +84,18 @@ def read_sampling(fields: Fields) -> Sampling:
     seed = None if "seed" in values or values.get("temperature") == 0 else secrets.randbits(63)
     stop = tuple(values.get("stop", ()))
     return Sampling(values, stop, count, seed, stream, include_usage, adapter, continuous)
+
+
+def read_ranked(fields: Fields, *, stream: bool) -> int | None:
+    """vLLM's ``prompt_logprobs``: how many of the likeliest tokens are wanted at each place of the prompt.
+
+    Raises:
+        FieldError: the value makes no sense, or the answer is a stream.
+    """
+    found = fields.whole("prompt_logprobs", 0, MOST_ALTERNATIVES)
+    if found is not None and stream:
+        raise fields.wrong("prompt_logprobs", "cannot be honoured: streams have none", "unsupported_value")
+    return found
 
 
 def _stop(fields: Fields) -> list[str]:

@@ -77,7 +77,7 @@ def _shared(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> 
     if ask.top_log_probs is not None:
         tensors.need("logprobs", "top_log_probs", ask.top_log_probs)
     if ask.prompt_log_probs is not None:
-        tensors.need("echo", "prompt_log_probs", ask.prompt_log_probs)
+        tensors.need(ask.prompt_field, "prompt_log_probs", ask.prompt_log_probs)
     if ask.usage:
         tensors.offer("return_num_cached_tokens", True)
     tensors.offer("stream", ask.stream)

@@ -1,12 +1,16 @@
-"""Log-probabilities of prompts, as harnesses that score texts ask for them: ``echo`` with ``logprobs``."""
+"""Log-probabilities of prompts, as harnesses that score texts ask for them: ``echo`` with ``logprobs``, and vLLM's
+``prompt_logprobs``."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tokenizers
 from openai import BadRequestError, OpenAI
 
-from .conftest import Token
+from .conftest import Token, user
 
 PROMPT = "47+85:"
 
@@ -68,10 +72,98 @@ def test_tokens_from_the_cache_are_counted(client: OpenAI) -> None:
     assert details is None or 0 < (details.cached_tokens or 0) < usages[1].prompt_tokens
 
 
-def test_the_field_of_another_server_is_refused_by_name(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError) as raised:
-        client.completions.create(model="sums", prompt=PROMPT, extra_body={"prompt_logprobs": 1})
-    assert raised.value.param == "prompt_logprobs"
+@pytest.fixture(scope="module")
+def wanted(http: httpx.Client, repository: Path) -> Any:
+    """What vLLM writes of ``PROMPT`` with two alternatives, made of the logits that the model answers with."""
+    body = {"text_input": PROMPT, "max_tokens": 1, "return_context_logits": True}
+    logits = np.array(http.post("/v2/models/sums/generate", json=body).json()["context_logits"], np.float64)
+    tokenizer = tokenizers.Tokenizer.from_file(str(repository / "sums" / "1" / "tokenizer.json"))
+    tokens = tokenizer.encode(PROMPT).ids
+    rows = logits.reshape(len(tokens), -1)
+    rows -= np.log(np.exp(rows).sum(1, keepdims=True))
+    found: list[Any] = [None]
+    for row, token in zip(rows, tokens[1:], strict=False):
+        order = np.argsort(-row, kind="stable").tolist()
+        found.append(
+            {
+                str(each): {
+                    "logprob": pytest.approx(row[each], abs=1e-5),
+                    "rank": order.index(each) + 1,
+                    "decoded_token": tokenizer.decode([each], skip_special_tokens=False),
+                }
+                for each in dict.fromkeys([token, *order[:2]])
+            }
+        )
+    return found
+
+
+def ids_of(entries: list[Any]) -> list[list[str]]:
+    return [list(entry or ()) for entry in entries]
+
+
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 0}, {"echo": True, "logprobs": 1}, {"n": 3, "temperature": 1}])
+def test_prompt_logprobs_have_ids_and_ranks_as_those_of_vllm(http: httpx.Client, wanted: Any, more: Any) -> None:
+    body = {"model": "sums", "prompt": [PROMPT, "7+8:"], "max_tokens": 2, "prompt_logprobs": 2, **more}
+    choices = http.post("/v1/completions", json=body).json()["choices"]
+    texts = more.get("n", 1)
+    assert [len(choice["prompt_logprobs"]) for choice in choices] == [len(wanted)] * texts + [5] * texts
+    for choice in choices[:texts]:
+        assert choice["prompt_logprobs"] == wanted
+        assert ids_of(choice["prompt_logprobs"]) == ids_of(wanted)
+    if "echo" in more:  # That has as many alternatives as 'logprobs'.
+        assert all(len(each) <= 2 for each in choices[0]["logprobs"]["top_logprobs"][1:])
+    else:
+        assert choices[0]["logprobs"] is None
+
+
+def test_a_chat_has_them_once_for_all_choices(http: httpx.Client, wanted: Any) -> None:
+    body = {"model": "sums", "messages": user(PROMPT), "max_tokens": 2, "n": 2, "prompt_logprobs": 2}
+    made = http.post("/v1/chat/completions", json=body).json()
+    assert not any("prompt_logprobs" in choice for choice in made["choices"])
+    entries = made["prompt_logprobs"]
+    assert entries[0] is None
+    assert len(entries) == made["usage"]["prompt_tokens"]
+    assert [ids[0] for ids in ids_of(entries[-3:])] == [ids[0] for ids in ids_of(wanted[-3:])]
+    assert all(1 <= each["rank"] <= 99 for entry in entries[1:] for each in entry.values())
+
+
+def test_none_of_the_others_leaves_the_token_of_the_prompt(http: httpx.Client, wanted: Any) -> None:
+    body = {"model": "sums", "prompt": PROMPT, "max_tokens": 0, "prompt_logprobs": 0}
+    (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+    first = [entry and dict([next(iter(entry.items()))]) for entry in wanted]
+    assert choice["prompt_logprobs"] == first
+    del body["prompt_logprobs"]
+    assert "prompt_logprobs" not in http.post("/v1/completions", json=body).json()["choices"][0]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"prompt_logprobs": 1, "stream": True}, "streams have none"),
+        ({"prompt_logprobs": -1}, "from 0 to 20"),
+        ({"prompt_logprobs": 21}, "from 0 to 20"),
+        ({"prompt_logprobs": True}, "from 0 to 20"),
+        ({"prompt_logprobs": "2"}, "from 0 to 20"),
+    ],
+)
+def test_what_vllm_refuses_is_refused_by_name(http: httpx.Client, path: str, more: Any, text: str) -> None:
+    response = http.post(f"/v1/{path}", json={"model": "sums", "prompt": PROMPT, "messages": user(PROMPT), **more})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "prompt_logprobs")
+    assert text in error["message"]
+
+
+def test_a_route_and_a_model_without_them_refuse_them(http: httpx.Client) -> None:
+    asked: list[tuple[str, Any]] = [
+        ("responses", {"model": "sums", "input": PROMPT}),
+        ("completions", {"model": "parrot", "prompt": PROMPT}),
+    ]
+    for path, body in asked:
+        response = http.post(f"/v1/{path}", json={**body, "prompt_logprobs": 1})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt_logprobs")
+    response = http.post("/v1/completions", json={"model": "parrot", "prompt": PROMPT, "echo": True, "logprobs": 1})
+    assert response.json()["error"]["param"] in ("echo", "logprobs")
 
 
 def test_more_than_the_limit_are_refused_in_openai_form(client: OpenAI, http: httpx.Client) -> None:
