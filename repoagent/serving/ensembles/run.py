@@ -11,14 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError, error_of
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
-from repoagent.serving.ensembles.step_request import Durations, SequenceMarks, StepLimiter, StepRequest
+from repoagent.serving.ensembles.step_request import SequenceMarks, StepLimiter, StepRequest
 from repoagent.serving.instances.instance import VersionContext
-from repoagent.serving.measuring.statistics import FailureReason
+from repoagent.serving.measuring.statistics import Durations, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
@@ -75,28 +74,13 @@ _UNSET: Final = "unexpected deadlock, at least one output is not set while no mo
 
 
 class EnsembleRun:
-    """Executes one request by ``plan``. ``submit`` takes requests to members; ``done`` hears of the end, once: of the
-    error, if there is one, and of what the members spent.
+    """Executes one request to ``ensemble``. The answers, errors too, go to the request's sender."""
 
-    The answers, errors too, go to the request's sender.
-    """
-
-    def __init__(
-        self,
-        plan: EnsemblePlan,
-        request: InferRequest,
-        version: str,
-        submit: Callable[[InferRequest], None],
-        done: Callable[[RepoAgentError | None, Durations], None],
-        limiters: Sequence[StepLimiter] = (),
-    ) -> None:
-        """``limiters`` are those of the steps, by their indexes, if the ensemble limits them; then they submit."""
+    def __init__(self, ensemble: "EnsembleScheduler", request: InferRequest) -> None:
         self.request = request
-        self._limiters = limiters
-        self._plan = plan
-        self._version = version
-        self._submit = submit
-        self._done = done
+        self._ensemble = ensemble
+        self._limiters = ensemble.limiters
+        self._plan = plan = ensemble.plan
         self._wanted = request.requested_outputs or tuple(sorted(plan.outputs))
         self._needed = plan.needed(self._wanted) if request.requested_outputs else None
         self._own_marks = SequenceMarks.of(request)
@@ -173,7 +157,7 @@ class EnsembleRun:
                 del self._in_flight[event.ended]
                 if event.ended.inside:
                     self._limiters[event.step.index].leave()
-                self._durations.add(Durations.of(event.ended))
+                self._durations = self._durations.plus(event.ended.spent)
                 if not self._in_flight:
                     self._finish()
             self._send_answer()
@@ -247,14 +231,14 @@ class EnsembleRun:
         request = sender.request = StepRequest(self, step, inputs, self._marks(step, scope), sender)
         self._in_flight[request] = None
         if not self._limiters:
-            self._submit(request)
+            self._ensemble.submit_step(request)
             return
         with self._lock:
             self._in_line += 1  # Until it is inside: it may be so before this returns.
-        if self._limiters[step.index].enter(request, self._left_line):
-            self._left_line()
+        self._limiters[step.index].enter(request)
 
-    def _left_line(self) -> None:
+    def left_line(self) -> None:
+        """A request to a member stands in line no more."""
         with self._calm:
             self._in_line -= 1
             self._calm.notify_all()
@@ -287,19 +271,21 @@ class EnsembleRun:
         if self._plan.reshaper is not None:
             outputs = self._plan.reshaper.to_client(outputs)
         marks = next((scope.marks[name] for name in self._wanted if name in scope.marks), self._own_marks)
-        return InferResponse(self._plan.name, self._version, self.request.asked.id, outputs, marks.parameters())
+        return InferResponse(
+            self._plan.name, self._ensemble.version, self.request.asked.id, outputs, marks.parameters()
+        )
 
     def _finish(self) -> None:
         response = None
         if self._error is None:
             response = self._last_response()
         if self._error is not None:
-            response = InferResponse(self._plan.name, self._version, self.request.asked.id, error=self._error)
+            response = InferResponse(self._plan.name, self._ensemble.version, self.request.asked.id, error=self._error)
         if self._error is None and self._answer is not None:
             response, self._answer = self._answer, None
         self._send_answer()
         self.request.on_cancel = None  # It would keep this run, and all its tensors.
-        self._done(self._error, self._durations)
+        self._ensemble.record(self.request, self._error, self._durations)
         self.request.send(response, True)
 
     def _last_response(self) -> InferResponse | None:
@@ -341,30 +327,26 @@ class EnsembleScheduler(Scheduler):
     ) -> None:
         """``max_inflight``: how many requests of a step may be at its member at a time; 0 for any number."""
         super().__init__(plan.name)
-        self._plan = plan
-        self._version = str(version.version)
+        self.plan = plan
+        self.version = str(version.version)
+        self.submit_step = submit_step
+        self.limiters = [StepLimiter(max_inflight, submit_step) for _ in plan.steps] if max_inflight else []
+        """Those of the steps, by their indexes, if the ensemble limits them; then they submit."""
         self._statistics = version.statistics
-        self._submit_step = submit_step
         self._batching = version.batching
-        limited = plan.steps if max_inflight else ()
-        self._limiters = tuple(StepLimiter(max_inflight, self._submit_late) for _ in limited)
         self._closed = False
 
-    def _submit_late(self, request: StepRequest) -> None:
-        request.renew_timeout()
-        self._submit_step(request)
-
     def submit(self, request: InferRequest) -> None:
-        done = partial(self._record, request)
         if request.cancelled or self._closed:
-            unloaded = UnavailableError(f"model '{self._plan.name}' is unloaded")
+            unloaded = UnavailableError(f"model '{self.plan.name}' is unloaded")
             error = CancelledError("request cancelled") if request.cancelled else unloaded
-            done(error, Durations())
-            answer_error(request, error, self._version)
+            self.record(request, error, Durations())
+            answer_error(request, error, self.version)
         else:
-            EnsembleRun(self._plan, request, self._version, self._submit_step, done, self._limiters).start()
+            EnsembleRun(self, request).start()
 
-    def _record(self, request: InferRequest, error: RepoAgentError | None, spent: Durations) -> None:
+    def record(self, request: InferRequest, error: RepoAgentError | None, spent: Durations) -> None:
+        """Count ``request``, which ended with ``error`` if there is one; the members ``spent`` so much on it."""
         now = time.monotonic_ns()
         if error is not None:
             reason = FailureReason.CANCELED if isinstance(error, CancelledError) else FailureReason.OTHER
@@ -372,14 +354,7 @@ class EnsembleScheduler(Scheduler):
             return
         if isinstance(request, StepRequest):
             request.composed = spent
-        self._statistics.record_composed(
-            self._batch_size(request),
-            request_ns=now - request.arrival_ns,
-            queue_ns=spent.queue_ns,
-            input_ns=spent.input_ns,
-            infer_ns=spent.infer_ns,
-            output_ns=spent.output_ns,
-        )
+        self._statistics.record_composed(self._batch_size(request), now - request.arrival_ns, spent)
 
     def _batch_size(self, request: InferRequest) -> int:
         first = next(iter(request.inputs.values()), None)

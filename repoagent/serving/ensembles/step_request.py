@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from repoagent.errors import CancelledError, InvalidArgumentError
 from repoagent.serving.ensembles.plan import Step
+from repoagent.serving.measuring.statistics import Durations
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
 from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
@@ -58,47 +59,16 @@ def _flag(parameters: Mapping[str, ParameterValue], name: str) -> bool:
     return value
 
 
-@dataclass(slots=True)
-class Durations:
-    """Nanoseconds that the members of one request spent, added up."""
-
-    queue_ns: int = 0
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
-
-    def add(self, other: "Durations") -> None:
-        self.queue_ns += other.queue_ns
-        self.input_ns += other.input_ns
-        self.infer_ns += other.infer_ns
-        self.output_ns += other.output_ns
-
-    @classmethod
-    def of(cls, request: InferRequest) -> "Durations":
-        """Those of a request that was answered; zero if it was not executed."""
-        if isinstance(request, StepRequest) and request.composed is not None:
-            return request.composed
-        times = request.times
-        if times is None:
-            return cls()
-        return cls(
-            times.start_ns - request.arrival_ns,
-            times.input_end_ns - times.start_ns,
-            times.output_start_ns - times.input_end_ns,
-            times.end_ns - times.output_start_ns,
-        )
-
-
 class StepRequest(InferRequest):
     """A request to a member. It is cancelled as soon as the ensemble's own request is, or another step failed."""
 
-    __slots__ = ("_own_cancelled", "_run", "composed", "inside", "marks")
+    __slots__ = ("_own_cancelled", "composed", "inside", "marks", "run")
 
     def __init__(
         self, run: "EnsembleRun", step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
     ) -> None:
         origin = run.request
-        self._run = run
+        self.run = run
         self.marks = marks
         self.inside = False
         """Whether it has one of the places that a :class:`StepLimiter` gives."""
@@ -122,13 +92,20 @@ class StepRequest(InferRequest):
         if origin.trace is not None:
             self.trace = origin.trace.child()
 
+    @property
+    def spent(self) -> Durations:
+        """What it spent at the member, or at the members of that, once it was answered; zero if it was not executed."""
+        if self.composed is not None:
+            return self.composed
+        return Durations() if self.times is None else Durations.of(self.arrival_ns, self.times)
+
     def renew_timeout(self) -> None:
         """It has stood in line: what is left of the timeout is less than when it was made."""
-        self.asked = replace(self.asked, timeout_us=_time_left_us(self._run.request))
+        self.asked = replace(self.asked, timeout_us=_time_left_us(self.run.request))
 
     @property
     def cancelled(self) -> bool:
-        return self._own_cancelled or self._run.stopped
+        return self._own_cancelled or self.run.stopped
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
@@ -149,32 +126,35 @@ class StepLimiter:
     One object per step, for all requests to the ensemble.
     """
 
-    def __init__(self, limit: int, submit: Callable[[StepRequest], None]) -> None:
+    def __init__(self, limit: int, submit: Callable[[InferRequest], None]) -> None:
         self._limit = limit
         self._submit = submit
         self._lock = threading.Lock()
         self._inside = 0
-        self._line: dict[StepRequest, Callable[[], None]] = {}
-        self._due: deque[tuple[StepRequest, Callable[[], None]]] = deque()
+        self._line: dict[StepRequest, None] = {}
+        self._due: deque[StepRequest] = deque()
         self._submitting = False
 
-    def enter(self, request: StepRequest, left_line: Callable[[], None]) -> bool:
-        """Submit ``request``, now or later; False if it has to stand in line.
-
-        ``left_line`` is called once, when it does so no more: before it is submitted, or because it was cancelled.
-        """
+    def enter(self, request: StepRequest) -> None:
+        """Submit ``request``, now or later. Its run hears once that it stands in line no more: before it is submitted,
+        or because it was cancelled."""
         request.on_cancel = lambda: self._withdraw(request)
         with self._lock:
-            if self._inside >= self._limit:
-                self._line[request] = left_line
+            waits = self._inside >= self._limit
+            if waits:
+                self._line[request] = None
             else:
                 self._inside += 1
                 request.inside = True
-        if request.inside:
-            self._submit(request)
+        if not waits:
+            self._let_in(request)
         elif request.cancelled:
             self._withdraw(request)
-        return request.inside
+
+    def _let_in(self, request: StepRequest) -> None:
+        request.run.left_line()
+        request.renew_timeout()
+        self._submit(request)
 
     def leave(self) -> None:
         """One that was submitted has ended: the next in line takes its place."""
@@ -183,8 +163,9 @@ class StepLimiter:
                 self._inside -= 1
                 return
             request = next(iter(self._line))
+            del self._line[request]
             request.inside = True
-            self._due.append((request, self._line.pop(request)))
+            self._due.append(request)
             if self._submitting:
                 return  # A member that answers at once is in the loop below: do not nest.
             self._submitting = True
@@ -193,14 +174,14 @@ class StepLimiter:
                 if not self._due:
                     self._submitting = False
                     return
-                request, left_line = self._due.popleft()
-            left_line()
-            self._submit(request)
+                request = self._due.popleft()
+            self._let_in(request)
 
     def _withdraw(self, request: StepRequest) -> None:
         """Answer a cancelled request that still stands in line."""
         with self._lock:
-            left_line = self._line.pop(request, None)
-        if left_line is not None:
-            left_line()
+            stood = request in self._line
+            self._line.pop(request, None)
+        if stood:
+            request.run.left_line()
             answer_error(request, CancelledError("request cancelled"))

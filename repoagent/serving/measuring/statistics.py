@@ -35,6 +35,26 @@ class ExecutionTimes(NamedTuple):
     end_ns: int
 
 
+class Durations(NamedTuple):
+    """Nanoseconds of the parts of a request, or of several together."""
+
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    @classmethod
+    def of(cls, arrival_ns: int, times: ExecutionTimes) -> "Durations":
+        """Those of a request that came at ``arrival_ns``."""
+        start_ns, input_end_ns, output_start_ns, end_ns = times
+        return cls(
+            start_ns - arrival_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns
+        )
+
+    def plus(self, other: "Durations") -> "Durations":
+        return Durations(*(one + more for one, more in zip(self, other, strict=True)))
+
+
 @dataclass(slots=True)
 class _Batch:
     count: int = 0
@@ -103,7 +123,7 @@ class ModelStatistics:
             with self._lock:
                 self._add_recent()
         if self._latencies is not None:
-            self._latencies.add(*_parts(arrival_ns, times))
+            self._latencies.add(times.end_ns - arrival_ns, *Durations.of(arrival_ns, times))
 
     def _add_recent(self) -> None:
         """Add what :meth:`record` has put aside. Call it first, with the lock, before reading the counters."""
@@ -124,7 +144,7 @@ class ModelStatistics:
         with self._lock:
             self._add_success(batch_size, arrival_ns, times)
         if self._latencies is not None:
-            self._latencies.add(*_parts(arrival_ns, times))
+            self._latencies.add(times.end_ns - arrival_ns, *Durations.of(arrival_ns, times))
 
     def record_together(
         self, batch_size: int, inferences: int, arrivals_ns: Sequence[int], times: ExecutionTimes
@@ -142,7 +162,7 @@ class ModelStatistics:
             self._last_inference_ms = time.time_ns() // 1_000_000
         if self._latencies is not None:
             for arrival_ns in arrivals_ns:
-                self._latencies.add(*_parts(arrival_ns, times))
+                self._latencies.add(times.end_ns - arrival_ns, *Durations.of(arrival_ns, times))
 
     def record_execution(self, batch_size: int, times: ExecutionTimes, count: int = 1) -> None:
         """Count one execution of ``batch_size`` inferences together; ``count`` 0: more time of one that is counted."""
@@ -203,10 +223,9 @@ class ModelStatistics:
         if self._latencies is not None:
             self._latencies.add_lookup("cache_miss", duration_ns)
 
-    def record_composed(
-        self, batch_size: int, *, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int
-    ) -> None:
-        """Count one request that an ensemble answered; the parts are what its members spent, added up."""
+    def record_composed(self, batch_size: int, request_ns: int, spent: Durations) -> None:
+        """Count one request that an ensemble answered; ``spent`` is that of its members, added up."""
+        queue_ns, input_ns, infer_ns, output_ns = spent
         with self._lock:
             # Steps may run at once, so the parts need not add up to the whole: each is counted for itself.
             self._add_success(batch_size, 0, ExecutionTimes(0, 0, 0, request_ns))
@@ -219,7 +238,7 @@ class ModelStatistics:
             )
             self._last_inference_ms = time.time_ns() // 1_000_000
         if self._latencies is not None:
-            self._latencies.add(request_ns, queue_ns, input_ns, infer_ns, output_ns)
+            self._latencies.add(request_ns, *spent)
 
     def _add_success(self, inferences: int, arrival_ns: int, times: ExecutionTimes, count: int = 1) -> None:
         """Add ``count`` requests; the moments may be sums, as only their differences are looked at."""
@@ -289,14 +308,3 @@ class ModelStatistics:
 
 def _entry(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
-
-
-def _parts(arrival_ns: int, times: ExecutionTimes) -> tuple[int, ...]:
-    """The durations that ``repoagent.serving.measuring.latencies.PARTS`` names."""
-    return (
-        times.end_ns - arrival_ns,
-        times.start_ns - arrival_ns,
-        times.input_end_ns - times.start_ns,
-        times.output_start_ns - times.input_end_ns,
-        times.end_ns - times.output_start_ns,
-    )

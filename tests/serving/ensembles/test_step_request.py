@@ -11,7 +11,10 @@ import pytest
 
 from repoagent.errors import CancelledError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.ensembles.plan import Step
+from repoagent.serving.ensembles.run import EnsembleRun
+from repoagent.serving.ensembles.step_request import SequenceMarks, StepLimiter, StepRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.waiting import until
 
@@ -61,6 +64,37 @@ ensemble_scheduling { %s
   step { model_name: "c" model_version: -1 input_map { key: "x" value: "t" } output_map { key: "y" value: "y" } }
 }
 """
+
+
+STEP = Step(0, "m", "", {}, {}, frozenset(), 0, 0)
+
+
+class _Run(EnsembleRun):
+    """Counts how often a request is reported to stand in line no more."""
+
+    stopped = False
+
+    def __init__(self) -> None:
+        self.request = InferRequest(Asked("e", {}))
+        self.left = 0
+
+    def left_line(self) -> None:
+        self.left += 1
+
+
+class _ThenCalled:
+    """A lock; ``after`` is called when it is released for the first time."""
+
+    def __init__(self, lock: threading.Lock, after: Callable[[], None]) -> None:
+        self._lock, self._after = lock, [after]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+        if self._after:
+            self._after.pop()()
 
 
 class Pipeline:
@@ -198,3 +232,15 @@ def test_quick_members_do_not_nest_in_each_other(new_core: Maker, write_model: A
         core.submit(InferRequest(Asked("e", {"x": Tensor.of(np.ones((1, 4), np.float32))}), Counting()))
     assert done.wait(60)
     assert errors == []
+
+
+def test_a_request_that_gets_its_place_as_it_joins_the_line_is_submitted_once() -> None:
+    """Another thread gives the place away right after the request has stood in line."""
+    submitted: list[Any] = []
+    limiter = StepLimiter(1, submitted.append)
+    first, second = (StepRequest(_Run(), STEP, {}, SequenceMarks(), DISCARD) for _ in range(2))
+    limiter.enter(first)
+    limiter._lock = _ThenCalled(limiter._lock, limiter.leave)  # type: ignore[assignment]
+    limiter.enter(second)
+    assert submitted == [first, second]
+    assert [request.run.left for request in (first, second)] == [1, 1]  # type: ignore[attr-defined]

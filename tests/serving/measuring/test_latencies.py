@@ -11,7 +11,7 @@ from repoagent.serving.measuring.latencies import (
     common_run_time,
     unpredictable,
 )
-from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
+from repoagent.serving.measuring.statistics import Durations, ExecutionTimes, ModelStatistics
 
 _DECOUPLED = "model_transaction_policy { decoupled: true }"
 
@@ -51,7 +51,7 @@ def test_statistics_tell_of_every_kind_of_success() -> None:
     statistics.record(1, 0, ExecutionTimes(1, 3, 6, 10))
     statistics.record_success(1, 0, ExecutionTimes(10, 30, 60, 100))
     statistics.record_cache_hit(5, 1, 7)
-    statistics.record_composed(1, request_ns=9, queue_ns=1, input_ns=2, infer_ns=3, output_ns=4)
+    statistics.record_composed(1, 9, Durations(1, 2, 3, 4))
     recent = statistics.snapshot().recent
     assert recent is not None
     assert [list(recent.parts[name]) for name in PARTS] == [
