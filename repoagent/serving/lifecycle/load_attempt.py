@@ -3,9 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from repoagent.api.report import LoadReport
 from repoagent.audit import NO_AUDIT, Audit, AuditError
 from repoagent.config import ModelConfig
 from repoagent.errors import (
@@ -25,13 +24,16 @@ from repoagent.loader.loader import Loader
 from repoagent.serving.ensembles.plan import Dependencies, is_ensemble
 from repoagent.serving.instances.instance import as_repoagent_error
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin, Retirements
-from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, SlotStates
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.requests.request import ModelId
 from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
 from repoagent.serving.versions.reuse import Built, Present, contents_of
 from repoagent.storage.paths.names import NAME_BYTES
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
+
+if TYPE_CHECKING:
+    from repoagent.serving.lifecycle.model_slot import ModelSlot
 
 
 class PendingLoad:
@@ -105,7 +107,6 @@ class SlotContext:
     builder: ModelBuilder
     dependencies: Dependencies
     retirements: Retirements
-    drain_timeout_seconds: float
     changed: Callable[[str], None] = lambda _model: None
     """Notify the followers of a model that has been loaded, or has lost its members. Returns soon, never raises."""
     on_progress: Callable[[Progress], None] | None = None
@@ -132,50 +133,18 @@ class SlotContext:
         except RepoAgentError:  # what is wrong with the listing is not what was asked
             return ""
 
-    def run_chain(
-        self,
-        source: ModelSource,
-        override: ModelConfig | None,
-        cancelled: threading.Event,
-        on_progress: Callable[[Progress], None],
-    ) -> LoadedChain:
-        """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do. If this
-        raises, one refused, and every agent has been called."""
-
-        def report(progress: Progress) -> None:
-            on_progress(progress)
-            if self.on_progress is not None:
-                self.on_progress(progress)
-
-        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=report)
-
 
 class LoadAttempt:
-    """Makes what takes the place of ``current``, which goes on serving meanwhile. Used once, on one thread.
+    """Makes what takes the place of what ``slot`` has loaded, which goes on serving meanwhile. Used once, on one
+    thread. The slot gets the report of a load that fails before its states show that."""
 
-    ``on_failure`` gets the report of a load that fails, before the states show that.
-    """
-
-    def __init__(
-        self,
-        model: ModelId,
-        context: SlotContext,
-        states: SlotStates,
-        current: LoadedModel | None,
-        order: LoadRequest,
-        pending: PendingLoad,
-        on_failure: Callable[[LoadReport | None], None],
-    ) -> None:
-        self._id = model
-        self._name: str = model
+    def __init__(self, slot: "ModelSlot", context: SlotContext, order: LoadRequest, pending: PendingLoad) -> None:
+        self._slot = slot
+        self._states = slot.states
+        self._current = slot.loaded
         self._context = context
-        self._states = states
-        self._current = current
         self._order = order
         self._pending = pending
-        self._on_failure = on_failure
-        self.composed: bool | None = None
-        """Whether the model is an ensemble; None as long as that is not known."""
 
     def run(self, source: ModelSource, key: object) -> tuple[LoadedModel, Built]:
         """The model that ``source`` has, ready to take the place of the present one. If this raises, its agents have
@@ -186,9 +155,10 @@ class LoadAttempt:
         elif order.version is not None and order.version not in self._current.versions:
             self._states.move(order.version, ModelState.LOADING)
         try:
-            chain = self._context.run_chain(source, order.config, pending.cancelled, self._note_progress)
+            cancelled, loader = pending.cancelled.is_set, self._context.loader
+            chain = loader.load(source, override=order.config, cancelled=cancelled, on_progress=self._note_progress)
         except RepoAgentError as error:
-            self._on_failure(error.report)
+            self._slot.report = error.report
             raise self._refused(error) from error
         finally:
             self._states.progress = ""
@@ -197,32 +167,34 @@ class LoadAttempt:
             _attest(chain, built)
         except Exception as error:
             chain.fail(error)
-            self._on_failure(chain.report)
+            self._slot.report = chain.report
             failure = self._failed(error)
             raise failure from (error if failure is not error else error.__cause__)
         return model, built
 
     def _build(self, chain: LoadedChain, key: object) -> tuple[LoadedModel, Built]:
-        order, current, builder = self._order, self._current, self._context.builder
-        config = builder.configuration(self._id.name, chain.config)
-        self.composed = is_ensemble(config)
-        versions = builder.plan(self._id, config, chain.files, order.pinned)
+        order, current, builder, model = self._order, self._current, self._context.builder, self._slot.id
+        config = builder.configuration(model.name, chain.config)
+        self._slot.composed = is_ensemble(config)
+        versions = builder.plan(model, config, chain.files, order.pinned)
         if order.version is not None and order.version not in versions:
-            raise BuildError(self._name, {order.version: "there is no such version directory"})
+            raise BuildError(self._slot.name, {order.version: "there is no such version directory"})
         if current is None:
             for version in versions:
                 self._states.move(version, ModelState.LOADING)
         present = Present(current.versions if current is not None else {}, contents_of(chain))
         cancelled = self._pending.cancelled.is_set
-        built = builder.build(self._id, config, chain.files, versions, cancelled, present)
+        built = builder.build(model, config, chain.files, versions, cancelled, present)
         if cancelled():
             built.discard()
-            raise self._pending.outdated(self._name)
+            raise self._pending.outdated(self._slot.name)
         origin = Origin(order.config, order.files is not None, order.pinned)
         return LoadedModel(chain, built.versions, key, origin), built
 
     def _note_progress(self, progress: Progress) -> None:
         self._states.progress = progress.summary
+        if self._context.on_progress is not None:
+            self._context.on_progress(progress)
 
     def _refused(self, error: RepoAgentError) -> RepoAgentError:
         """The error for a load that ended before its backend, after noting the state."""
@@ -233,21 +205,21 @@ class LoadAttempt:
         else:
             self._states.fail({}, reason)  # a version beside those that are loaded
         if pending.cancelled.is_set():
-            return pending.outdated(self._name)
-        return error if isinstance(error, AuditError) else poll_failure(self._name, error)
+            return pending.outdated(self._slot.name)
+        return error if isinstance(error, AuditError) else poll_failure(self._slot.name, error)
 
     def _failed(self, error: Exception) -> RepoAgentError:
         """The error for a load that ended after its agents, after noting the states."""
         pending = self._pending
-        failure = as_repoagent_error(error, self._name)
+        failure = as_repoagent_error(error, self._slot.name)
         reasons = failure.reasons if isinstance(failure, BuildError) else {}
         general = failure.reason if isinstance(failure, BuildError) else str(failure)
         # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
         others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
         self._states.fail(reasons, others)
         if pending.cancelled.is_set():
-            return pending.outdated(self._name)
-        return failure if isinstance(failure, BuildError | AuditError) else poll_failure(self._name, failure)
+            return pending.outdated(self._slot.name)
+        return failure if isinstance(failure, BuildError | AuditError) else poll_failure(self._slot.name, failure)
 
 
 class MissingError(InternalError, NotFoundError):

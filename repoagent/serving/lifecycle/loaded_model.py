@@ -120,21 +120,22 @@ class Departure:
 
 
 class Retirements:
-    """Models on their way out. One that is idle goes at once; one that is busy is waited for on a thread, which calls
-    ``on_idle`` when no other one does."""
+    """Models on their way out. One that is idle goes at once; one that is busy is waited for, ``limit_seconds`` at
+    most, on a thread, which calls ``on_idle`` when no other one does."""
 
-    def __init__(self, on_idle: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, limit_seconds: float, on_idle: Callable[[], object] = lambda: None) -> None:
+        self._limit = limit_seconds
         self._on_idle = on_idle
         self._latest = float("inf")
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
 
     def begin(
-        self, model: Departure, limit_seconds: float, done: Callable[[], None], *, tell_agents: bool = True
+        self, model: Departure, done: Callable[[], None] = lambda: None, *, tell_agents: bool = True
     ) -> threading.Event:
         """Drain and close ``model``, call its agents, then ``done``. The event returned is set after that."""
         finished = threading.Event()
-        deadline = min(time.monotonic() + limit_seconds, self._latest)
+        deadline = min(time.monotonic() + self._limit, self._latest)
 
         def finish() -> None:
             try:

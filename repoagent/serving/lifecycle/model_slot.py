@@ -47,32 +47,32 @@ class ModelSlot:
         self._pending: set[PendingLoad] = set()
         self._unloads = 0
         """How many unloads have been asked for and have not ended."""
-        self._states = SlotStates(name, self._lock)
+        self.states = SlotStates(name, self._lock)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        return self._states.statuses()
+        return self.states.statuses()
 
     @property
     def present(self) -> bool:
         """Whether it is loaded, or its versions are on their way or failed: it has not been unloaded."""
         return self.loaded is not None or any(
             version is not None and status.state is not ModelState.UNLOADING and status.reason != UNLOADED
-            for version, status in self._states.statuses()
+            for version, status in self.states.statuses()
         )
 
     @property
     def empty(self) -> bool:
         """Nothing is or was loaded here, and nothing is about to be."""
         with self._lock:
-            return self.loaded is None and not self._pending and not self._states.statuses()
+            return self.loaded is None and not self._pending and not self.states.statuses()
 
     @property
     def gone(self) -> bool:
         """Nothing is loaded here, on its way in or out, or about to be; a load may have failed."""
         with self._lock:
-            states = {status.state for _, status in self._states.statuses()}
+            states = {status.state for _, status in self.states.statuses()}
             return self.loaded is None and not self._pending and states <= {ModelState.UNAVAILABLE}
 
     # -- orders -------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ class ModelSlot:
             fingerprint = source.fingerprint()
         except RepoAgentError as error:  # There is such a model, but not one that can be read.
             if self.loaded is None:
-                self._states.start_loading()
-                self._states.move(None, ModelState.UNAVAILABLE, str(error))
+                self.states.start_loading()
+                self.states.move(None, ModelState.UNAVAILABLE, str(error))
             raise poll_failure(self.name, error) from error
         if order.files is None:
             self.attempted = fingerprint
@@ -239,20 +239,13 @@ class ModelSlot:
 
     def _replace(self, source: ModelSource, order: LoadRequest, key: object, pending: PendingLoad) -> LoadReport:
         logger.info("loading: %s", self.name)
-        attempt = LoadAttempt(self.id, self._context, self._states, self.loaded, order, pending, self._note_report)
         try:
-            model, built = attempt.run(source, key)
+            model, built = LoadAttempt(self, self._context, order, pending).run(source, key)
         except RepoAgentError as error:
             error.report = self.report
             raise
-        finally:
-            if attempt.composed is not None:
-                self.composed = attempt.composed
         self._switch(model, built)
         return model.chain.report
-
-    def _note_report(self, report: LoadReport | None) -> None:
-        self.report = report
 
     def _switch(self, model: LoadedModel, built: Built) -> None:
         """Put ``model`` in the place of the old one. From here on nothing can fail."""
@@ -261,7 +254,7 @@ class ModelSlot:
             old, self.loaded = self.loaded, model
             self._released.notify_all()
         for version in model.versions:
-            self._states.make_ready(version, model)
+            self.states.make_ready(version, model)
         leaving = old.without(model) if old is not None else None
         if old is not None and leaving is not None:
             self._let_go(old, leaving)
@@ -282,10 +275,10 @@ class ModelSlot:
             self._released.notify_all()
         for version in model.versions if model is not None else ():
             assert model is not None
-            self._states.make_ready(version, model)
+            self.states.make_ready(version, model)
         if old is not None:
-            self._states.leave(old)
-            self._states.gone(old, UNLOADED)
+            self.states.leave(old)
+            self.states.gone(old, UNLOADED)
 
     def _follow_members(self) -> None:
         old, builder = self.loaded, self._context.builder
@@ -300,10 +293,10 @@ class ModelSlot:
             self._context.changed(self.name)
             return
         self.loaded = model
-        self._states.own(model.versions, model)
+        self.states.own(model.versions, model)
         leaving = old.without(model)
         leaving.retire()
-        self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, lambda: None, tell_agents=False)
+        self._context.retirements.begin(leaving, tell_agents=False)
         logger.info("ensemble '%s' follows its members", self.name)
         self._context.changed(self.name)
 
@@ -342,20 +335,20 @@ class ModelSlot:
         with self._lock:
             self.loaded = model
             self._released.notify_all()
-        self._states.own(model.versions, model)
+        self.states.own(model.versions, model)
         leaving = old.without(model)
-        self._states.leave(old)
+        self.states.leave(old)
         leaving.retire()
         self._context.changed(self.name)
 
         actor = current_actor()
 
         def left() -> None:
-            self._states.gone(old, UNLOADED)
+            self.states.gone(old, UNLOADED)
             logger.info("successfully unloaded '%s' version %d", self.name, version)
             self._context.audit.record("unload", "unloaded", what, actor)
 
-        return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, left, tell_agents=False)
+        return self._context.retirements.begin(leaving, left, tell_agents=False)
 
     def _evict(self, spared: Callable[[], bool]) -> threading.Event:
         if self.explicit or spared():
@@ -363,13 +356,13 @@ class ModelSlot:
         return self._unload(force=False, reason=UNLOADED)
 
     def _let_go(self, old: LoadedModel, leaving: Departure) -> None:
-        self._states.leave(old)
+        self.states.leave(old)
         leaving.retire()
         old.chain.unload()
 
     def _finish(self, old: LoadedModel, leaving: Departure, reason: str = UNLOADED) -> threading.Event:
         def gone() -> None:
-            self._states.gone(old, reason)
+            self.states.gone(old, reason)
             logger.info("successfully unloaded '%s'", self.name)
 
-        return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, gone)
+        return self._context.retirements.begin(leaving, gone)

@@ -61,7 +61,7 @@ def test_the_empty_name_is_the_highest_version(model: Any, versions: dict[int, S
 
 def test_an_idle_model_goes_at_once_on_the_same_thread(leaving: Any, model: Any, versions: dict[int, Served]) -> None:
     done: list[int] = []
-    finished = Retirements().begin(leaving, 10, lambda: done.append(threading.get_ident()))
+    finished = Retirements(10).begin(leaving, lambda: done.append(threading.get_ident()))
     assert finished.is_set()
     assert done == [threading.get_ident()]
     assert all(served.closed for served in versions.values())
@@ -69,9 +69,9 @@ def test_an_idle_model_goes_at_once_on_the_same_thread(leaving: Any, model: Any,
 
 
 def test_a_busy_model_is_waited_for_elsewhere(leaving: Any, model: Any, versions: dict[int, Served]) -> None:
-    retirements, done = Retirements(), threading.Event()
+    retirements, done = Retirements(10), threading.Event()
     versions[1].running = 1
-    finished = retirements.begin(leaving, 10, done.set)
+    finished = retirements.begin(leaving, done.set)
     assert not finished.is_set()
     assert not retirements.wait(time.monotonic())
     versions[1].left.set()
@@ -85,7 +85,7 @@ def test_a_model_that_stays_busy_goes_after_the_limit(
     leaving: Any, model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     versions[1].running = 3
-    assert Retirements().begin(leaving, 0.01, lambda: None).wait(60)
+    assert Retirements(0.01).begin(leaving).wait(60)
     assert "with 3 requests still running" in caplog.text
     assert model.chain.gone.is_set()
 
@@ -94,7 +94,7 @@ def test_a_version_that_cannot_be_closed_does_not_keep_the_others(
     leaving: Any, model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     versions[1].broken = True
-    Retirements().begin(leaving, 1, lambda: None)
+    Retirements(1).begin(leaving)
     assert versions[2].closed
     assert model.chain.gone.is_set()
     assert "closing model 'm' version 1 failed" in caplog.text

@@ -19,16 +19,12 @@ class Nowhere:
     builder: Any = None
     retirements: Any = None
     dependencies = Dependencies(lambda _: frozenset())
-    drain_timeout_seconds = 1.0
 
     def source(self, name: str, order: LoadRequest) -> Any:
         raise NotFoundError("model not found in any model repository")
 
     def changed(self, model: str) -> None:
         raise AssertionError("nothing can have been loaded")
-
-    def run_chain(self, *_: object) -> Any:
-        raise AssertionError("there is nothing to run")
 
 
 @pytest.fixture
