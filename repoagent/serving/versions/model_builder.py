@@ -34,8 +34,8 @@ from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.sequence_controls import SequenceStates
 from repoagent.serving.versions.config_limits import check_limits, meaningless_settings
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
-from repoagent.serving.versions.instance_set import InstanceSet, new_scheduler
-from repoagent.serving.versions.reuse import Built, Kept, Present, keep
+from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet, new_scheduler
+from repoagent.serving.versions.reuse import Built, Kept, Present, Share, merged_config
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
@@ -178,21 +178,55 @@ class ModelBuilder:
         cancelled: Callable[[], bool],
         present: Present,
     ) -> Kept | None:
+        """The version that serves, as a load with ``config`` has it; None if it must be made again."""
         served = present.versions.get(version)
         if served is None:
             return None
-
-        def judge(merged: ModelConfig) -> None:
-            gpus = self.registry.get(merged.backend).gpus()
-            check(merged, model_name=name, complete=True, gpus=gpus)
-            check_limits(merged, self.limits)
-            self.admit(name, merged)
-
         try:
-            share, seconds = present.share(version, config, served), self.limits.warmup_seconds
-            return keep(served, share, config, files, self.registry, judge, cancelled, warmup_seconds=seconds)
+            share = present.share(version, config, served)
+            if share is None or not share.keeps(served):
+                return None
+            return self._keep(served, share, config, files, cancelled)
         except Exception as error:
             raise as_repoagent_error(error, name) from error
+
+    def _keep(
+        self, served: ServedModel, share: Share, config: ModelConfig, files: ModelFiles, cancelled: Callable[[], bool]
+    ) -> Kept | None:
+        """None if its number of instances cannot change while it serves."""
+        backend = self.registry.get(served.config.backend)
+        gpus = backend.gpus()
+        merged = merged_config(served.config, config, gpus)
+        is_fresh = served.share is not None and served.share.fresh == share.fresh
+        if not is_fresh:  # What the files had completed may be something else now.
+            for name in set(merged.parameters).difference(config.parameters):
+                del merged.parameters[name]
+            backend.auto_complete(merged, files, served.version)
+        self._check(served.name, merged, gpus)
+        self.admit(served.name, merged)
+        refresh = (lambda: None) if is_fresh else served.refresh(merged, files)
+        change = served.prepare(merged, cancelled)
+        if change is None:
+            return None
+        self._warm_up(merged, files, change, cancelled)
+        how = "has not changed and" if is_fresh else "takes up its new files and"
+        logger.info("'%s' version %d %s serves on", served.name, served.version, how)
+        return Kept(served, merged, change, share.fresh, refresh)
+
+    def _warm_up(
+        self,
+        config: ModelConfig,
+        files: ModelFiles,
+        change: InstanceChange,
+        cancelled: Callable[[], bool],
+        states: SequenceStates | None = None,
+    ) -> None:
+        """Warm the instances up that ``change`` adds; if that fails they are closed."""
+        with ExitStack() as undo:
+            undo.callback(change.discard)
+            added, seconds = list(change.added.values()), self.limits.warmup_seconds
+            warm_up(config, files, added, states, cancelled, limit_seconds=seconds)
+            undo.pop_all()
 
     def outdated(self, versions: Mapping[int, ServedModel], namespace: str) -> bool:
         """Whether these are versions of an ensemble of ``namespace`` whose members have changed since."""
@@ -230,9 +264,10 @@ class ModelBuilder:
         _refuse_unsupported(name, config)
         if is_ensemble(config):
             return self._build_ensemble(name, config, files, version)
-        config, backend = self._complete(name, config, files, version)
-        check(config, model_name=name, complete=True, gpus=backend.gpus())
-        check_limits(config, self.limits)
+        config = self.named(name, config, files, version)
+        backend = self.registry.get(config.backend)
+        gpus = backend.gpus()  # First: where nothing can be executed, nothing need be read.
+        config = self._complete(name, config, backend, files, version, gpus)
         with ExitStack() as undo:
             model = backend.load(config, files, version)
             undo.callback(model.close)
@@ -256,11 +291,7 @@ class ModelBuilder:
         states = SequenceStates.of(version.config, files)
         instances = InstanceSet(version, model, self.limiter)
         change = instances.prepare(version.config, cancelled)
-        with ExitStack() as undo:
-            undo.callback(change.discard)
-            added, seconds = list(change.added.values()), self.limits.warmup_seconds
-            warm_up(version.config, files, added, states, cancelled, limit_seconds=seconds)
-            undo.pop_all()
+        self._warm_up(version.config, files, change, cancelled, states)
         instances.apply(change)
         scheduler = new_scheduler(version, instances.instances, cache=self.cache, states=states)
         return ServedModel(
@@ -292,30 +323,15 @@ class ModelBuilder:
         name = ModelId.of(model).name
         _refuse_unsupported(name, config)
         if is_ensemble(config):
-            config = normalize(config, model_name=name)
-            check(config, model_name=name, complete=True)
-            self.admit(name, config)
-            return config, ""
-        config, backend = self._identify(name, config, files, version)
+            return self._complete_ensemble(ModelId.of(model), config), ""
+        config = self.named(name, config, files, version)
+        backend = self.registry.get(config.backend)
         gpus: Sequence[int] | None
         try:
             gpus, problem = backend.gpus(), ""
         except UnsupportedError as error:
             gpus, problem = None, str(error)
-        config = self._finish(name, config, backend, files, version, gpus)
-        check(config, model_name=name, complete=gpus is not None, gpus=gpus)
-        check_limits(config, self.limits)
-        return config, problem
-
-    def _complete(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
-        """The configuration with nothing left open, and the backend that it names or that its files imply."""
-        config, backend = self._identify(name, config, files, version)
-        gpus = backend.gpus()  # First: where nothing can be executed, nothing need be read.
-        return self._finish(name, config, backend, files, version, gpus), backend
-
-    def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
-        config = self.named(name, config, files, version)
-        return config, self.registry.get(config.backend)
+        return self._complete(name, config, backend, files, version, gpus), problem
 
     def named(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ModelConfig:
         """The configuration with the backend that it names, or that the model's files imply.
@@ -338,7 +354,7 @@ class ModelBuilder:
         self.admit(name, config)
         return config
 
-    def _finish(
+    def _complete(
         self,
         name: str,
         config: ModelConfig,
@@ -347,11 +363,17 @@ class ModelBuilder:
         version: int,
         gpus: Sequence[int] | None,
     ) -> ModelConfig:
+        """The configuration with nothing left open that can be known on this machine, checked."""
         if not self.strict:
             backend.auto_complete(config, files, version)
         config = normalize(config, files=files.names(str(version)), gpus=gpus)
         self.admit(name, config)
+        self._check(name, config, gpus)
         return config
+
+    def _check(self, name: str, config: ModelConfig, gpus: Sequence[int] | None) -> None:
+        check(config, model_name=name, complete=gpus is not None, gpus=gpus)
+        check_limits(config, self.limits)
 
 
 def _refuse_unsupported(name: str, config: ModelConfig) -> None:

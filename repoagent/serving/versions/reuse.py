@@ -10,11 +10,8 @@ from typing import Final
 from repoagent.config import ModelConfig, copy, normalize
 from repoagent.errors import RepoAgentError
 from repoagent.loader.chain import LoadedChain
-from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.versions.instance_set import InstanceChange
 from repoagent.serving.versions.served_model import ServedModel
-from repoagent.serving.versions.warmup import warm_up
-from repoagent.storage.files.files import ModelFiles
 from repoagent.storage.repositories.listing import FileEntry, fingerprint_of
 from repoagent.storage.repositories.sources import version_numbers
 
@@ -38,6 +35,19 @@ class Share:
     """Its files stay where they are when the load that brought them ends: they are the repository's own."""
     fresh: str = ""
     """A digest of the folders that it can take up while it serves."""
+
+    def keeps(self, served: ServedModel) -> bool:
+        """Whether ``served`` can serve on as the version that is made of this: nothing that it depends on has changed.
+
+        The configuration may be the one that the server has completed, too: clients read it, change the instances in
+        it, and send it with a load.
+        """
+        before = served.share
+        if before is None or (self.files, self.lasting) != (before.files, before.lasting) or served.broken:
+            return False
+        if served.composition is not None or (served.keeps_files and not self.lasting):
+            return False  # An ensemble; or it goes on reading files that go with the load before.
+        return self.configuration in (before.configuration, share_of_configuration(served.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,63 +203,7 @@ class Built:
         self.on_commit()
 
 
-def keep(
-    served: ServedModel,
-    share: Share | None,
-    config: ModelConfig,
-    files: ModelFiles,
-    registry: BackendRegistry,
-    judge: Callable[[ModelConfig], None],
-    cancelled: Callable[[], bool],
-    *,
-    warmup_seconds: int = 0,
-) -> Kept | None:
-    """``served`` as a new load with ``config`` has it; None if it must be made again.
-
-    ``judge`` raises for a configuration that may not be loaded, before anything is made by it.
-
-    Raises:
-        RepoAgentError: ``judge`` did, or an instance that it gets in addition cannot be made, or fails its warm-up.
-    """
-    if share is None or not _is_made_of(served, share) or served.broken or served.composition is not None:
-        return None
-    if served.keeps_files and not share.lasting:
-        return None  # It goes on reading files that go with the load before.
-    merged = _merged(served.config, config, registry)
-    is_fresh = served.share is not None and served.share.fresh == share.fresh
-    if not is_fresh:  # What the files had completed may be something else now.
-        for name in set(merged.parameters).difference(config.parameters):
-            del merged.parameters[name]
-        registry.get(merged.backend).auto_complete(merged, files, served.version)
-    judge(merged)
-    refresh = (lambda: None) if is_fresh else served.refresh(merged, files)
-    change = served.prepare(merged, cancelled)
-    if change is None:
-        return None
-    try:
-        added = list(change.added.values())
-        warm_up(merged, files, added, cancelled=cancelled, limit_seconds=warmup_seconds)
-    except BaseException:
-        change.discard()
-        raise
-    how = "has not changed and" if is_fresh else "takes up its new files and"
-    logger.info("'%s' version %d %s serves on", served.name, served.version, how)
-    return Kept(served, merged, change, share.fresh, refresh)
-
-
-def _is_made_of(served: ServedModel, share: Share) -> bool:
-    """Whether nothing that ``served`` depends on has changed.
-
-    The configuration may be the one that the server has completed, too: clients read it, change the instances in it,
-    and send it with a load.
-    """
-    before = served.share
-    if before is None or (share.files, share.lasting) != (before.files, before.lasting):
-        return False
-    return share.configuration in (before.configuration, share_of_configuration(served.config))
-
-
-def _merged(complete: ModelConfig, config: ModelConfig, registry: BackendRegistry) -> ModelConfig:
+def merged_config(complete: ModelConfig, config: ModelConfig, gpus: Sequence[int]) -> ModelConfig:
     """``complete`` with what may be new in ``config``, complete again."""
     merged = copy(complete)
     for name in _NOT_SHARED:
@@ -259,4 +213,4 @@ def _merged(complete: ModelConfig, config: ModelConfig, registry: BackendRegistr
     if config.HasField("model_repository_agents"):
         merged.model_repository_agents.CopyFrom(config.model_repository_agents)
     merged.instance_group.extend(config.instance_group)
-    return normalize(merged, gpus=registry.get(merged.backend).gpus())
+    return normalize(merged, gpus=gpus)
