@@ -12,7 +12,7 @@ from repoagent.errors import AgentError, InternalError, InvalidArgumentError, Re
 from repoagent.server.at_exit import forget, stop_at_exit
 from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
 from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
-from repoagent.server.exposition.page import Exposition, Machine
+from repoagent.server.exposition.page import Machine, Source, page_text
 from repoagent.server.logs import open_log_file, server_log
 from repoagent.server.model import Model, ModelDictionary
 from repoagent.server.server_options import Options, core_options, metrics_settings
@@ -333,9 +333,9 @@ def _exposition(core: ServingCore, options: Options) -> Callable[[], str]:
         return REGISTRY.text
     agents = AgentMetrics()
     core.observe(agents, "server-metrics")
-    machine = Machine() if options.cpu_metrics else None
-    others = [WorkspaceMetrics(core)]
-    return Exposition(core.metrics, agents, machine, settings=metrics_settings(options), others=others).text
+    sources: list[Source] = [agents, WorkspaceMetrics(core), *([Machine()] if options.cpu_metrics else [])]
+    settings = metrics_settings(options)
+    return lambda: page_text(core.metrics(), sources, settings)
 
 
 def _wait(condition: Callable[[], bool], interval: float, timeout: float | None) -> bool:

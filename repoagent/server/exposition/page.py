@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.measuring.latencies import FIRST_RESPONSE, LatencyOptions
 from repoagent.serving.measuring.prometheus import Family, Part, Sample, render
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
@@ -175,59 +174,38 @@ def _failures(models: Sequence[ModelMetrics]) -> list[Sample]:
     ]
 
 
-_LOOKUPS: Final[tuple[tuple[str, str, _Read, _Read], ...]] = (
+def _executed(statistics: StatisticsSnapshot) -> int:
+    return statistics.success - statistics.cache_hits
+
+
+_SUMMARIES: Final[tuple[tuple[str, str, _Read, _Read], ...]] = (
+    *(
+        (name, text, read, _executed if name.startswith("compute") else lambda s: s.success)
+        for name, text, read in _DURATIONS
+    ),
     ("cache_hit", "cache hit duration in microseconds", lambda s: s.cache_hit_ns, lambda s: s.cache_hits),
     ("cache_miss", "cache miss duration in microseconds", lambda s: s.cache_miss_ns, lambda s: s.cache_misses),
 )
+"""What is kept of the latest requests, the text of its summary, and the sum and the number of all."""
 
 
 def latency_families(models: Sequence[ModelMetrics], quantiles: Sequence[float]) -> Iterable[Family]:
     """The summaries and histograms of the models that keep what they are made of."""
-    for name, text, read in _DURATIONS:
-        parts = [part for model in models for part in _summary(model, name, read, _labels(model), quantiles)]
-        yield Family(f"nv_inference_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
-    for name, text, read, count in _LOOKUPS:
-        parts = [
-            part
-            for model in models
-            if model.cached
-            for part in _parts(model, name, read(model.statistics), count(model.statistics), _labels(model), quantiles)
-        ]
-        yield Family(f"nv_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
-    kept = [(model, recent.first_response) for model in models if (recent := model.statistics.recent)]
-    histograms = [part for model, metric in kept if metric for part in _histogram(metric, _labels(model))]
+    kept = [(model, model.statistics, recent) for model in models if (recent := model.statistics.recent) is not None]
+    for name, text, total_ns, count in _SUMMARIES:
+        parts: list[Part] = []
+        for model, statistics, recent in kept:
+            if recent.summaries and (model.cached or not name.startswith("cache")):
+                values, labels = sorted(recent.parts[name]), _labels(model)
+                parts += [("", [*labels, ("quantile", f"{one:g}")], _quantile(values, one)) for one in quantiles]
+                parts += [("_sum", labels, total_ns(statistics) // 1000), ("_count", labels, count(statistics))]
+        of = name if name.startswith("cache") else f"inference_{name}"
+        yield Family(f"nv_{of}_summary_us", "summary", f"Summary of {text}", parts=parts)
     text = "Duration from request to first response in milliseconds"
+    histograms = [
+        part for model, _, recent in kept if (it := recent.first_response) for part in it.parts(_labels(model))
+    ]
     yield Family(FIRST_RESPONSE, "histogram", text, parts=histograms)
-
-
-def _summary(
-    model: ModelMetrics,
-    name: str,
-    read: _Read,
-    labels: Sequence[tuple[str, str]],
-    quantiles: Sequence[float],
-) -> Iterable[Part]:
-    statistics = model.statistics
-    executed = statistics.success - (statistics.cache_hits if name.startswith("compute") else 0)
-    return _parts(model, name, read(statistics), executed, labels, quantiles)
-
-
-def _parts(
-    model: ModelMetrics,
-    name: str,
-    total_ns: int,
-    count: int,
-    labels: Sequence[tuple[str, str]],
-    quantiles: Sequence[float],
-) -> Iterable[Part]:
-    statistics = model.statistics
-    if statistics.recent is None or not statistics.recent.summaries:
-        return
-    values = sorted(statistics.recent.parts[name])
-    for quantile in quantiles:
-        yield "", [*labels, ("quantile", f"{quantile:g}")], _quantile(values, quantile)
-    yield "_sum", labels, total_ns // 1000
-    yield "_count", labels, count
 
 
 def _quantile(values: Sequence[int], quantile: float) -> float:
@@ -236,14 +214,6 @@ def _quantile(values: Sequence[int], quantile: float) -> float:
         return math.nan
     place = math.ceil(quantile * len(values)) - 1
     return values[max(place, 0)] // 1000
-
-
-def _histogram(metric: Metric, labels: Sequence[tuple[str, str]]) -> Iterable[Part]:
-    counts, total = metric.cumulated()
-    for bound, count in counts:
-        yield "_bucket", [*labels, ("le", "+Inf" if math.isinf(bound) else f"{bound:g}")], count
-    yield "_sum", labels, total
-    yield "_count", labels, counts[-1][1]
 
 
 class Machine:
@@ -301,29 +271,12 @@ class Source(Protocol):
         """Those of this moment."""
 
 
-class Exposition:
-    """Puts the page together. ``models`` gives the counters of the ready models; ``machine`` None leaves that out;
-    ``settings`` select what is shown of latencies; ``others`` have metrics of their own."""
-
-    def __init__(
-        self,
-        models: Callable[[], Sequence[ModelMetrics]],
-        agents: AgentMetrics,
-        machine: Machine | None = None,
-        *,
-        settings: MetricsSettings = MetricsSettings(),
-        others: Sequence[Source] = (),
-    ) -> None:
-        self._models = models
-        self._sources = (agents, *others)
-        self._machine = machine
-        self._settings = settings
-
-    def text(self) -> str:
-        """All metrics, those that models make themselves at the end, in Prometheus' text format."""
-        families = [*inference_families(self._models(), self._settings)]
-        for source in self._sources:
-            families += source.families()
-        if self._machine is not None:
-            families += self._machine.families()
-        return render(families) + REGISTRY.text()
+def page_text(
+    models: Sequence[ModelMetrics], sources: Iterable[Source], settings: MetricsSettings = MetricsSettings()
+) -> str:
+    """The whole page, metrics that models make themselves at the end. ``models`` are those that are ready;
+    ``settings`` select what is shown of latencies."""
+    families = [*inference_families(models, settings)]
+    for source in sources:
+        families += source.families()
+    return render(families) + REGISTRY.text()

@@ -100,9 +100,9 @@ class Metric:
             counts, total = list(self._counts), self._value
         return list(zip(self._bounds, itertools.accumulate(counts), strict=True)), total
 
-    def parts(self) -> Iterator[Part]:
-        """The series as it is shown."""
-        labels = [*self.labels.items()]
+    def parts(self, before: Sequence[tuple[str, str]] = ()) -> Iterator[Part]:
+        """The series as it is shown, with the labels ``before`` its own."""
+        labels = [*before, *self.labels.items()]
         if self.kind is not MetricKind.HISTOGRAM:
             yield "", labels, self._value
             return

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from repoagent.atomic_file import replace_file
 from repoagent.errors import UnavailableError
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.page import Exposition, Machine, Source
+from repoagent.server.exposition.page import Machine, Source, page_text
 from repoagent.serving.core import ServingCore
 from repoagent_server.access import Access
 from repoagent_server.access.access import Denials
@@ -201,9 +201,8 @@ def metrics_page(
     agents = AgentMetrics()
     if server:
         core.observe(agents, "repoagent-server-metrics")
-    machine = Machine() if server and options.allow_cpu_metrics else None
-    metrics = core.metrics if models else list
-    return Exposition(metrics, agents, machine, settings=options.metrics, others=sources).text
+    shown = [agents, *sources, *([Machine()] if server and options.allow_cpu_metrics else [])]
+    return lambda: page_text(core.metrics() if models else [], shown, options.metrics)
 
 
 def certificate_metrics(fronts: Mapping[str, FrontEnd]) -> CertificateMetrics:

@@ -19,7 +19,7 @@ from repoagent_server.program.logs import configure
 from repoagent_server.program.options import LogOptions
 
 from repoagent.server.exposition.agents import AgentMetrics
-from repoagent.server.exposition.page import Exposition
+from repoagent.server.exposition.page import page_text
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from tests.hostile.front_ends.conftest import Ways, write_identity
 
@@ -76,7 +76,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingCore]:
 @pytest.fixture(scope="module")
 def ways(start_ways: Any, core: ServingCore) -> Ways:
     """Front ends with a metrics page."""
-    made: Ways = start_ways(metrics=Exposition(core.metrics, AgentMetrics()).text)
+    made: Ways = start_ways(metrics=lambda: page_text(core.metrics(), [AgentMetrics()]))
     return made
 
 
