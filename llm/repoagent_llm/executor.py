@@ -270,6 +270,15 @@ class Executor:
             raise UnsupportedFeatureError("LoRA", "the model takes no adapters; build it with lora=True")
         return self._assembly.adapters.renew(Path(folder))
 
+    @property
+    def most_adapters(self) -> int:
+        """How many requests run at once, each with an adapter of its own; 0 where the model takes none."""
+        return 0 if self._assembly.adapters is None else self._assembly.stats.max_requests
+
+    def running_client_ids(self) -> set[int | None]:
+        """The ``client_id`` of each request that runs now; those that wait for their turn are not among them."""
+        return {task.request.client_id for task in tuple(self._assembly.scheduler.running)}
+
     def can_enqueue_requests(self) -> bool:
         """Whether requests are accepted; false after shutdown."""
         return not (self._stopped or self._assembly.board.stopped)

@@ -150,3 +150,14 @@ class Dispatcher:
                     self._metrics.show(stats)
                 else:
                     self._metrics.rest(stats)
+            if most := self._executor.most_adapters:
+                self._show_adapters(most)
+
+    def _show_adapters(self, most: int) -> None:
+        """Which adapters have requests that run, and which have some that wait."""
+        with self._changed:
+            pending = [each for each in self._pending.values() if each.adapter]
+        ids = self._executor.running_client_ids() if pending else set()
+        found = {each.adapter for each in pending if each.request.client_id in ids}
+        waiting = {each.adapter for each in pending if each.request.client_id not in ids}
+        self._metrics.show_adapters(found, waiting, most)

@@ -136,6 +136,8 @@ class Generation:
         self._ended = 0
         self.generated = 0
         """Tokens so far, of all texts."""
+        self.adapter = ""
+        """The name or the number of its LoRA adapter."""
         self.course = Course()
         self.streamed = request.streaming and self.sequences == 1 and not self._beams
         """Whether it is one text, whose tokens the executor gives as they are made."""

@@ -1,7 +1,7 @@
 """Numbers about requests and iterations: outputs of a response, and metrics under the names of tensorrtllm_backend."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -39,6 +39,7 @@ _GATEWAY: Final = (
     ("vllm:kv_cache_usage_perc", "KV cache usage; 1 means all of it."),
 )
 _CACHE_INFO: Final = "vllm:cache_config_info"
+_ADAPTERS: Final = "vllm:lora_requests_info"
 
 #: Families of histograms, and what each counts as its only label states.
 _LENGTHS: Final = (("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens"))
@@ -111,6 +112,8 @@ class LlmMetrics:
     def __init__(self, model: str, version: str) -> None:
         self._own = {"model": model, "version": version}
         self._families: list[tuple[MetricFamily, list[Metric]]] = []
+        self._adapters: tuple[MetricFamily, list[Metric]] | None = None
+        """That of adapters, whose labels change."""
         self._gauges = [
             self._add(name, description, MetricKind.GAUGE, label, values)
             for name, description, label, values in _FAMILIES
@@ -210,6 +213,21 @@ class LlmMetrics:
             labels = {"block_size": str(cache.tokens_per_block), "num_gpu_blocks": str(cache.max_num_blocks)}
             self._put(_CACHE_INFO, "The blocks of the KV cache.", labels).set(1)
 
+    def show_adapters(self, running: Iterable[str], waiting: Iterable[str], most: int) -> None:
+        """Show which adapters have requests that run or wait, and when that was, in seconds since 1970.
+
+        Their names are those that clients send as the model's. ``most``: how many may run at once.
+        """
+        labels = {"max_lora": str(most)}
+        for label, names in (("running_lora_adapters", running), ("waiting_lora_adapters", waiting)):
+            labels[label] = ",".join(f"{self._own['model']}:{name}" for name in sorted(names))
+        former = self._adapters
+        self._put(_ADAPTERS, "The LoRA adapters of requests.", labels).set(time.time())
+        self._adapters = self._families[-1]
+        if former is not None:
+            self._families.remove(former)
+            self._take_back(*former)
+
     def rest(self, stats: IterationStats) -> None:
         """Show that nothing runs since the iteration of ``stats``: what is given up gets no further one."""
         cache = stats.kv_cache_stats
@@ -228,7 +246,9 @@ class LlmMetrics:
     def close(self) -> None:
         """Take the series back."""
         while self._families:
-            family, metrics = self._families.pop()
-            for metric in metrics:
-                family.remove(metric)
-            REGISTRY.release(family)
+            self._take_back(*self._families.pop())
+
+    def _take_back(self, family: MetricFamily, metrics: Sequence[Metric]) -> None:
+        for metric in metrics:
+            family.remove(metric)
+        REGISTRY.release(family)

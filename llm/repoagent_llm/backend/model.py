@@ -256,7 +256,9 @@ class LlmModel(BackendModel):
             asked.cache_salt_id = _salt(request.asker.client)
         if not form.stream:
             asked.most_log_probs = self._limits.limits.log_probs
-        return Generation(asked, reply, row, self._tokenizer, form)
+        made = Generation(asked, reply, row, self._tokenizer, form)
+        made.adapter = wanted.get("lora_name") or str(wanted.get("lora_task_id", ""))
+        return made
 
     def _form(self, wanted: RowParameters) -> Form:
         stream = bool(wanted.get("stream", False))

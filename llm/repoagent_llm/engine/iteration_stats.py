@@ -69,7 +69,7 @@ class _Snapshot(NamedTuple):
 class StatsKeeper:
     """Keeps the latest iterations. Filled by the engine's thread, drained by any.
 
-    ``keeps_requests``: whether ``record_requests`` is to be called.
+    ``keeps_requests``: whether ``record_requests`` is to be called. ``max_requests``: how many run at once.
     """
 
     def __init__(self, iterations: int, request_iterations: int, *, max_requests: int, max_tokens: int) -> None:
@@ -78,7 +78,7 @@ class StatsKeeper:
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=request_iterations)
         self._keeps_iterations = iterations > 0
         self.keeps_requests = request_iterations > 0
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self._max_tokens = max_tokens
         self._total_blocks = 0
 
@@ -136,9 +136,9 @@ class StatsKeeper:
             num_active_requests=snapshot.active,
             num_queued_requests=snapshot.queued,
             num_completed_requests=counts.completed,
-            max_num_active_requests=self._max_requests,
-            max_batch_size_static=self._max_requests,
-            max_batch_size_runtime=self._max_requests,
+            max_num_active_requests=self.max_requests,
+            max_batch_size_static=self.max_requests,
+            max_batch_size_runtime=self.max_requests,
             max_num_tokens_static=self._max_tokens,
             max_num_tokens_runtime=self._max_tokens,
             cpu_mem_usage=memory,

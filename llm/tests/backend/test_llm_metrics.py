@@ -78,6 +78,27 @@ def test_an_iteration_is_shown() -> None:
     assert not for_gateways()
 
 
+def adapters() -> list[dict[str, str]]:
+    series = [metric for metric in REGISTRY.series("vllm:lora_requests_info") if metric.labels["model_name"] == "g"]
+    assert all(abs(metric.value - time.time()) < 60 for metric in series)
+    names = ("running_lora_adapters", "waiting_lora_adapters", "max_lora")
+    return [{name: metric.labels[name] for name in names} for metric in series]
+
+
+def test_adapters_are_shown_by_one_series_whose_labels_change() -> None:
+    metrics = LlmMetrics("g", "1")
+    try:
+        assert not adapters()
+        for running, waiting in (({"b", "a"}, {"c"}), (set[str](), set[str]()), (set[str](), set[str]())):
+            metrics.show_adapters(running, waiting, 16)
+        assert adapters() == [{"running_lora_adapters": "", "waiting_lora_adapters": "", "max_lora": "16"}]
+        metrics.show_adapters({"b", "a"}, {"c"}, 16)
+        assert adapters() == [{"running_lora_adapters": "g:a,g:b", "waiting_lora_adapters": "g:c", "max_lora": "16"}]
+    finally:
+        metrics.close()
+    assert not adapters()
+
+
 def parsed() -> dict[str, float]:
     """The samples of dashboards, as Prometheus reads them; without buckets and labels but for how requests ended."""
     return {

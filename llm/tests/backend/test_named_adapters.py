@@ -3,16 +3,19 @@
 import json
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_llm.backend import dispatcher
 from repoagent_llm.builder.safetensors import write_safetensors
 
 from llm.tests.backend.conftest import Asker, WriteModel
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 HIDDEN = 64
 _TAKES_UP = "takes up its new files and serves on"
@@ -51,6 +54,37 @@ def test_an_adapter_has_the_name_of_its_folder(core: ServingCore, model: Path) -
         asker.ask("hello", lora_name="greek").one()
     with pytest.raises(InvalidArgumentError, match="send one of them"):
         asker.ask("hello", lora_name="french", lora_task_id=7).one()
+
+
+def shown() -> tuple[str, str]:
+    """The adapters of requests that run and that wait, as gateways read them."""
+    REGISTRY.text()
+    (one,) = (each for each in REGISTRY.series("vllm:lora_requests_info") if each.labels["model_name"] == "m")
+    return one.labels["running_lora_adapters"], one.labels["waiting_lora_adapters"]
+
+
+def test_gateways_see_which_run_and_which_wait(
+    core: ServingCore, write_llm: WriteModel, tireless: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_PERIOD", 0)
+    model = write_llm(folder=tireless, max_seq_len=30_000, max_batch_size=1)
+    for seed, name in enumerate(("french", "german")):
+        save_adapter(model / "1" / "adapters" / name, seed)
+    core.load("m")
+    asker = Asker(core)
+    assert shown() == ("", "")
+    wanted: dict[str, Any] = {"max_tokens": 29_000, "end_id": -1, "stream": True}
+    requests = [asker.request("hello", lora_name=name, **wanted) for name in ("french", "german")]
+    first, second = map(asker.send, requests)
+    assert first.first.wait(60)
+    assert shown() == ("m:french", "m:german")
+    requests[0].cancel()
+    assert second.first.wait(60)
+    assert shown() == ("m:german", "")
+    requests[1].cancel()
+    deadline = time.monotonic() + 60
+    while shown() != ("", ""):  # It is answered before it is forgotten.
+        assert time.monotonic() < deadline
 
 
 def test_a_model_of_embeddings_lists_none(core: ServingCore, write_llm: WriteModel) -> None:
