@@ -19,9 +19,11 @@ from repoagent_llm import (
     Request,
     SamplingConfig,
 )
+from repoagent_llm.runner.paged import PagedRunner
 from repoagent_llm.runner.protocol import Logits, Segment, Seq, StepResult
-from repoagent_llm.types.executor_errors import ExecutorStoppedError
+from repoagent_llm.types.executor_errors import EngineError, ExecutorStoppedError
 
+from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner
 
 LIMIT = timedelta(seconds=120)
@@ -30,45 +32,81 @@ BEAMS = SamplingConfig(2)
 PROMPT = [7, 8, 9]
 
 
-class BrokenRunner(FakeRunner):
-    """Raises in the method ``breaks``, for as long as ``broken`` is set; waits for ``gate`` before each step."""
+class Breakable:
+    """A runner of which any method can be broken, as long as ``broken`` is set; waits for ``gate`` before each step."""
 
-    def __init__(self, breaks: str = "") -> None:
-        super().__init__(max_sequences=6)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.broken, self.gate, self.reached = threading.Event(), threading.Event(), threading.Event()
-        if breaks:
-            setattr(self, breaks, self._raise_in(getattr(self, breaks)))
 
-    def _raise_in(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def break_in(self, name: str) -> None:
+        method = getattr(self, name)
+
         def call(*arguments: Any) -> Any:
             if self.broken.is_set():
                 raise RuntimeError("out of luck")
             return method(*arguments)
 
-        return call
+        setattr(self, name, call)
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         self.reached.set()
         assert self.gate.wait(120)
-        return super().step(segments)
+        found: StepResult = super().step(segments)  # type: ignore[misc]
+        return found
 
 
-Start = Callable[..., tuple[Executor, BrokenRunner]]
+class BrokenRunner(Breakable, FakeRunner):
+    """A slab."""
+
+
+class BrokenPages(Breakable, PagedRunner):
+    """Pages."""
+
+    @property
+    def open_sequences(self) -> int:
+        return len(self._sequences)
+
+
+def make_runner(
+    pages: bool, slab: type[BrokenRunner] = BrokenRunner, paged: type[BrokenPages] = BrokenPages, tokens: int = 1024
+) -> BrokenRunner | BrokenPages:
+    """A runner of six sequences, over pages with a cache of so many tokens."""
+    if not pages:
+        return slab(max_sequences=6)
+    return paged(FakePacked(tokens // 32 + 1, vocab_size=32, max_seq_len=256, max_sequences=6))
+
+
+Start = Callable[..., tuple[Executor, BrokenRunner | BrokenPages]]
+
+
+@pytest.fixture(params=["slab", "pages"])
+def pages(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "pages")
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(pages: bool) -> Iterator[Start]:
+    """``start(breaks, tokens, **config)``: an executor, over a runner whose method ``breaks`` can be broken; in the end
+    no sequence holds a block."""
     started = []
 
-    def make(breaks: str = "", **config: Any) -> tuple[Executor, BrokenRunner]:
-        runner = BrokenRunner(breaks)
-        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, **config)), runner))
+    def make(breaks: str = "", tokens: int = 1024, **config: Any) -> tuple[Executor, BrokenRunner | BrokenPages]:
+        runner = make_runner(pages, tokens=tokens)
+        if breaks:
+            runner.break_in(breaks)
+        cache = KvCacheConfig(max_tokens=tokens)
+        whole = {"kv_cache_config": cache, **config}
+        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, **whole)), runner))
         return started[-1]
 
     yield make
     for executor, runner in started:
         runner.gate.set()
+        ran = executor.can_enqueue_requests()
         executor.shutdown()
+        if isinstance(runner, PagedRunner) and ran:
+            assert runner.pool.busy == 0
 
 
 @pytest.mark.parametrize(
@@ -147,20 +185,25 @@ def test_beams_that_cannot_all_be_forked_leave_none_behind(start: Start) -> None
 
 
 @pytest.mark.parametrize("breaks", ["export_kv", "free"])
-def test_a_runner_that_cannot_keep_or_free_answers_all_the_same(start: Start, breaks: str) -> None:
+def test_a_runner_that_cannot_keep_or_free_answers_all_the_same(start: Start, breaks: str, pages: bool) -> None:
     executor, runner = start(breaks)
     runner.gate.set()
     runner.broken.set()
     for _ in range(2):
         (response,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)
         assert len(response.result.output_token_ids[0]) == 6
-    assert executor._assembly.budget.used == 0
+    # What a runner does not free stays taken.
+    assert executor._assembly.budget.used == (2 if pages and breaks == "free" else 0)
+    runner.broken.clear()
+    if isinstance(runner, PagedRunner):
+        for seq in tuple(runner._sequences):
+            runner.free(seq)
 
 
 def test_a_fault_of_the_engine_ends_what_runs_and_what_waits_goes_on(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    executor, runner = start(tokens=64)
     running = executor.enqueue_request(Request([1, 2], 60))
     waiting = executor.enqueue_request(Request([3, 4], 60))
     assert runner.reached.wait(120)
@@ -204,6 +247,33 @@ def test_nobody_waits_in_vain_when_the_thread_ends(start: Start, monkeypatch: py
     assert not executor.can_enqueue_requests()
     with pytest.raises(ExecutorStoppedError):
         executor.enqueue_request(Request(PROMPT, 3))
+
+
+@pytest.mark.parametrize("pages", ["pages"], indirect=True)
+def test_a_pool_that_is_empty_in_the_middle_of_a_step_fails_that_step_alone(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, runner = start(tokens=192)
+    assert isinstance(runner, BrokenPages)
+    ids = executor.enqueue_requests([Request([first, 2], 60) for first in range(2)])
+    assert runner.reached.wait(120)
+    taken, take = [], runner.pool.take
+
+    def once(count: int) -> list[int]:
+        taken.append(count)
+        if len(taken) == 2:  # The first of the step has its block.
+            raise EngineError("the KV cache has 0 blocks left")
+        return take(count)
+
+    monkeypatch.setattr(runner.pool, "take", once)
+    waiting = executor.enqueue_request(Request([3, 4], 60))
+    runner.gate.set()
+    for request_id in ids:
+        (failed,) = executor.await_responses(request_id, LIMIT)
+        assert failed.error_msg == "the runner failed: the KV cache has 0 blocks left"
+    (good,) = executor.await_responses(waiting, LIMIT)
+    assert len(good.result.output_token_ids[0]) == 62
+    assert executor._assembly.budget.used == 0
 
 
 class Mute(Exception):
@@ -254,7 +324,7 @@ def test_a_runner_that_leaves_fails_its_iteration_only(start: Start, monkeypatch
 def test_a_request_that_fails_at_its_start_leaves_its_blocks_to_the_next(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    executor, runner = start(tokens=64)
     running = executor.enqueue_request(Request([1, 2], 60))
     assert runner.reached.wait(120)
     _raise_once(monkeypatch, runner, "open")
@@ -333,11 +403,13 @@ def test_what_is_no_request_takes_no_id_from_the_others(start: Start) -> None:
     assert executor.enqueue_request(Request(PROMPT, 2)) == 1
 
 
-class EndableRunner(BrokenRunner):
+class Endable(Breakable):
     """Its steps wait for ``gate``, or raise once they are ended."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    open_sequences: int
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.ends = 0
         self.open_in_steps: list[int] = []
 
@@ -358,9 +430,18 @@ class EndableRunner(BrokenRunner):
         return super().step(segments)
 
 
+class EndableRunner(Endable, BrokenRunner):
+    """A slab."""
+
+
+class EndablePages(Endable, BrokenPages):
+    """Pages."""
+
+
 @pytest.fixture
-def endable() -> Iterator[tuple[Executor, EndableRunner]]:
-    runner = EndableRunner()
+def endable(pages: bool) -> Iterator[tuple[Executor, EndableRunner | EndablePages]]:
+    runner = make_runner(pages, EndableRunner, EndablePages)
+    assert isinstance(runner, EndableRunner | EndablePages)
     executor = Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, kv_cache_config=KvCacheConfig()))
     yield executor, runner
     runner.gate.set()
@@ -368,7 +449,9 @@ def endable() -> Iterator[tuple[Executor, EndableRunner]]:
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(), BEAMS])
-def test_a_step_that_nobody_wants_is_ended(endable: tuple[Executor, EndableRunner], sampling: SamplingConfig) -> None:
+def test_a_step_that_nobody_wants_is_ended(
+    endable: tuple[Executor, EndableRunner | EndablePages], sampling: SamplingConfig
+) -> None:
     executor, runner = endable
     ids = [executor.enqueue_request(Request([number, 2], 5, sampling_config=sampling)) for number in range(1, 3)]
     assert runner.reached.wait(120)
@@ -390,7 +473,7 @@ def test_a_step_that_nobody_wants_is_ended(endable: tuple[Executor, EndableRunne
 
 
 def test_a_step_that_another_wants_goes_on_and_what_is_cancelled_leaves_at_its_end(
-    endable: tuple[Executor, EndableRunner],
+    endable: tuple[Executor, EndableRunner | EndablePages],
 ) -> None:
     executor, runner = endable
     kept, gone = executor.enqueue_requests([Request([1, 2], 5), Request([3, 4], 5)])

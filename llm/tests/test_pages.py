@@ -1,5 +1,6 @@
 """The engine over pages: what requests share, what a shortage does, and that every block comes back."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from repoagent_llm import (
     CapacitySchedulerPolicy,
     Executor,
     ExecutorConfig,
+    FinishReason,
     KvCacheConfig,
     OutputConfig,
     Request,
@@ -150,18 +152,64 @@ def test_requests_that_can_never_fit_are_refused_by_what_they_share(start: Start
     assert len(_ask(executor, [request])) > 0
 
 
-def test_a_step_that_fails_returns_its_blocks(start: Start) -> None:
+@pytest.mark.parametrize("shared", [0, 70])
+def test_a_step_that_fails_after_it_has_written_returns_its_blocks(shared: int, start: Start) -> None:
+    """Those that it shares with others are as before."""
+
     def fail(step: PackedStep) -> None:
         if (step.tokens == 66).sum() > 20:
             raise RuntimeError("the model fails")
 
     executor, runner = start(12, before_run=fail)
-    ids = executor.enqueue_requests([Request([66] * 100, 5)])
+    prefix = list(range(shared))
+    good = Request([*prefix, 5, 5], 5, output_config=_output())
+    if shared:
+        assert _texts(_ask(executor, [good])) == _alone([good])
+    free = runner.pool.free
+    ids = executor.enqueue_requests([Request([*prefix, *[66] * 100], 5)])
     ((response,),) = executor.await_responses(ids, LIMIT)
     assert response.has_error()
-    assert runner.pool.free == 12
-    request = Request([5] * 300, 40, output_config=_output())
-    assert _texts(_ask(executor, [request])) == _alone([request])
+    assert runner.pool.free == free
+    requests = [good, Request([5] * 300, 40, output_config=_output())]
+    assert _texts(_ask(executor, requests)) == _alone(requests)
+
+
+@pytest.mark.parametrize("blocks", [5, 6, 7, 8])
+def test_forks_that_write_into_the_last_free_blocks_are_right(blocks: int, start: Start) -> None:
+    """Each needs a copy of the half block at the end of the prompt; with few, not all of them run at once."""
+    executor, _ = start(blocks)
+    sampling = SamplingConfig(top_k=5, num_return_sequences=4, seed=3)
+    requests = [
+        Request([number, *range(40)], 20, sampling_config=sampling, output_config=_output()) for number in range(3)
+    ]
+    assert _texts(_ask(executor, requests)) == _alone(requests)
+
+
+def test_forks_go_on_when_the_request_that_computed_their_prompt_is_cancelled(start: Start) -> None:
+    together, ids = threading.Event(), list[int]()
+
+    def cancel(step: PackedStep) -> None:
+        if len(step.tokens) == 1:
+            assert together.wait(60)
+        if len(step.past) == 5:  # All of them run.
+            executor.cancel_request(ids[0])
+
+    executor, _ = start(100, before_run=cancel)
+    prompt = [token % 90 for token in range(300)]
+    sampling = SamplingConfig(top_k=5, num_return_sequences=4, seed=3)
+    forks = Request(prompt, 60, sampling_config=sampling, output_config=_output())
+    ids += executor.enqueue_requests([Request(prompt, 600, streaming=True)])
+    assert executor.await_responses(ids[0], LIMIT)
+    ids += executor.enqueue_requests([forks])
+    together.set()
+    while not (last := executor.await_responses(ids[0], LIMIT)[-1].result).is_final:
+        pass
+    assert last.finish_reasons == [FinishReason.CANCELLED]
+    found: list[Result] = []
+    while len(found) < 4:
+        found += [response.result for response in executor.await_responses(ids[1], LIMIT)]
+    found.sort(key=lambda result: result.sequence_index)
+    assert _texts(found) == _alone([forks])
 
 
 @pytest.mark.parametrize("policy", list(CapacitySchedulerPolicy))
@@ -181,6 +229,30 @@ def test_a_model_of_windows_runs_long_texts_in_a_small_pool(policy: CapacitySche
         for number in range(6)
     ]
     assert _texts(_ask(executor, requests)) == _alone(requests, 40)
+
+
+def test_a_disk_that_fails_while_requests_run_changes_no_text(start: Start, tmp_path: Path) -> None:
+    config = ExecutorConfig()
+    config.block_folder = tmp_path
+    requests = [Request([first, *range(90)] * 3, 5, output_config=_output()) for first in range(4)]
+    executor, _ = start(40, config)
+    _ask(executor, requests)
+    executor.shutdown()
+    files = sorted(tmp_path.glob("*/*.kv"))
+    assert len(files) == 4 * (273 // 32)
+    for number, file in enumerate(files):  # Cut, changed, gone, or no file any more.
+        data = file.read_bytes()
+        if number % 4 > 1:
+            file.unlink()
+        if number % 4 < 2:
+            file.write_bytes(data[:100] if number % 2 else data[::-1])
+        elif number % 4 == 2:
+            file.mkdir()
+    executor, _ = start(12, config)
+    assert _texts(_ask(executor, requests[:2])) == _alone(requests[:2])
+    files[0].parent.rename(tmp_path / "gone")
+    files[0].parent.write_text("no folder")
+    assert _texts(_ask(executor, requests)) == _alone(requests)
 
 
 def test_blocks_come_back_from_files_after_a_restart(start: Start, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Forks, beams and retained prefixes share blocks. A block that several hold is copied before one of them writes into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -351,7 +352,8 @@ class PagedRunner:
         last -= held.first
         if filled and self.pool.shared(held.table[last]):
             (own,) = self._take(1)
-            self._model.copy_block(held.table[last], own, 0, filled)
+            with self._back_on_failure([own]):
+                self._model.copy_block(held.table[last], own, 0, filled)
             self.pool.drop([held.table[last]])
             held.table[last] = own
         missing = held.blocks_to(held.length + more) - len(held.table)
@@ -365,10 +367,19 @@ class PagedRunner:
     def _take(self, count: int) -> list[int]:
         """Blocks of which every value is finite, whatever was written into them before."""
         taken = self.pool.take(count)
-        for block in self._written.intersection(taken):
-            self._model.clear_block(block)
+        with self._back_on_failure(taken):
+            for block in self._written.intersection(taken):
+                self._model.clear_block(block)
         self._written.update(taken)
         return taken
+
+    @contextmanager
+    def _back_on_failure(self, blocks: Sequence[int]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.pool.drop(blocks)
+            raise
 
 
 def _sums(counts: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -53,6 +53,47 @@ def test_an_empty_pool_refuses_a_step_and_nothing_is_lost() -> None:
     np.testing.assert_array_equal(_read(runner, one, [5]), LOGITS([*range(64), 5]))
 
 
+@pytest.mark.parametrize("breaks", ["copy_block", "clear_block"])
+def test_a_block_that_cannot_be_prepared_is_given_back(breaks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a copy of what is written by several, and at the clearing of what another has left."""
+    model = FakePacked(3)
+    runner = PagedRunner(model)
+    for _ in range(2):
+        seq = _open(runner)
+        _read(runner, seq, list(range(60)))
+        runner.free(seq)
+    seq = _open(runner)
+    _read(runner, seq, [1] * 40)
+    fork = runner.fork(seq)
+    assert fork is not None
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, breaks, fail)
+        before = runner.pool.free
+        with pytest.raises(MemoryError):
+            _read(runner, fork, [2])
+        assert runner.pool.free == before
+    np.testing.assert_array_equal(_read(runner, fork, [2]), LOGITS([1] * 40 + [2]))
+    for one in (seq, fork):
+        runner.free(one)
+    assert runner.pool.free == 3
+
+
+def test_a_fork_goes_on_when_its_parent_is_freed_at_the_last_block() -> None:
+    runner = PagedRunner(FakePacked(2))
+    seq = _open(runner)
+    _read(runner, seq, [1] * 40)
+    fork = runner.fork(seq)
+    assert fork is not None
+    with pytest.raises(EngineError, match="0 of 2 blocks left, and 1 are needed"):
+        _read(runner, fork, [2])
+    runner.free(seq)
+    np.testing.assert_array_equal(_read(runner, fork, [2]), LOGITS([1] * 40 + [2]))
+
+
 def test_what_a_failed_step_wrote_is_cleared_before_another_has_the_block() -> None:
     def fail(step: PackedStep) -> None:
         if 66 in step.tokens:
