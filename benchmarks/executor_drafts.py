@@ -1,10 +1,11 @@
 """What a draft model saves, and what it costs where it guesses badly.
 
-    python benchmarks/executor_drafts.py [--factor 0.01,0.02,1] [--requests 1,2] [--length 3] [--rounds 3]
+    python benchmarks/executor_drafts.py [--factor 0.01,0.02,1] [--requests 1,2] [--length 3] [--form paged]
 
 The model is a random Llama of 330 M parameters in 24 layers; its first two layers, with the same embeddings and last
 layer, are its draft model (88 M, of which a step reads 55 M). What the other 22 layers add is multiplied by
 ``factor``: with small ones the two mostly agree, as models of one family do; with 1 they have nothing in common.
+On pages several requests are drafted for as far as it pays, by default; in slabs all, here.
 Prompts of 128 tokens, 64 new ones, on two threads; medians over the rounds, in each of which the model runs without its
 draft model and with it in turn. "without" and "with": tokens a second; "right": the share of drafts that were kept;
 "steps": of the model for one text; "drafting": the share of the time that the draft model took; "others": what other
@@ -15,6 +16,7 @@ import json
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -32,6 +34,7 @@ from repoagent_llm import (
     RunnerOptions,
     SamplingConfig,
 )
+from repoagent_llm.builder import Form
 from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
 
 from examples.executor.synthetic import synthetic_checkpoint
@@ -87,7 +90,8 @@ def _rewritten(checkpoint: Path, target: Path, change: Any, layers: int) -> Path
 
 def with_drafts(folder: Path, drafter: Path, length: int) -> Executor:
     """An executor of the model; with ``length`` 0 it has no draft model."""
-    drafts = {"speculative_config": DraftTargetDecodingConfig(length, drafter, max_concurrency=16)} if length else {}
+    most = None if folder.name.startswith(f"decoder-{Form.PAGED.value}") else 16
+    drafts = {"speculative_config": DraftTargetDecodingConfig(length, drafter, max_concurrency=most)} if length else {}
     return opened(folder, RunnerOptions(threads=THREADS, max_seq_len=LENGTH), max_batch_size=16, **drafts)
 
 
@@ -143,20 +147,22 @@ def main() -> None:
         factor=("0.01,0.02,1", "how much the model's later layers add"),
         requests="1,2",
         length=("3", "drafts for one step"),
+        form=("gqa", "of the decoder folders: gqa or paged"),
         rounds=3,
         patience=(10.0, "seconds to wait for a quiet machine, per line"),
     )
     print(f"{'factor':8}{'drafts':>7}{'':>16}   without     with   steps   right  drafting  others")
+    made = partial(decoder_folder, form=Form(args.form))
     with tempfile.TemporaryDirectory() as text:
         place = Path(text)
         base = synthetic_checkpoint(place / "base", scale=SCALE, **SHAPE)
         for factor in args.factor.split(","):
             large = weakened(base, place / factor / "model" / "checkpoint", float(factor))
-            small = decoder_folder(shortened(large, place / factor / "draft" / "checkpoint"))
+            small = made(shortened(large, place / factor / "draft" / "checkpoint"))
             for length in map(int, args.length.split(",")):
                 with (
-                    with_drafts(decoder_folder(large), small, 0) as plain,
-                    with_drafts(decoder_folder(large), small, length) as both,
+                    with_drafts(made(large), small, 0) as plain,
+                    with_drafts(made(large), small, length) as both,
                 ):
                     for executor, sampling in product((plain, both), WAYS.values()):
                         measure(executor, 1, sampling)

@@ -28,7 +28,7 @@ from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
 from repoagent_llm.engine.step_cost import StepCost
 from repoagent_llm.engine.task import AnswerMemory
-from repoagent_llm.engine_config import EngineConfig
+from repoagent_llm.engine_config import DraftTargetDecodingConfig, EngineConfig
 from repoagent_llm.guidance import create_guides
 from repoagent_llm.lora.cache import AdapterCache
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for
@@ -140,19 +140,19 @@ def _make(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 
-def load_draft_runner(config: EngineConfig, info: RunnerInfo) -> ModelRunner | None:
-    """A runner for the draft model of ``config``, if it names one. ``info``: of the runner it drafts for."""
+def load_draft_runner(config: EngineConfig, drafted_for: ModelRunner) -> ModelRunner | None:
+    """A runner for the draft model of ``config``, if it names one."""
     wanted = config.speculative_config
     if wanted is None:
         return None
     if wanted.speculative_model_dir is None:
         raise CheckError("DraftTargetDecodingConfig.speculative_model_dir must name the draft model's folder")
     spec = read_spec(Path(wanted.speculative_model_dir))
-    _check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
+    _check_vocabularies(drafted_for.info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
     own = config.runner_options
     options = replace(
         wanted.runner_options or own,
-        max_sequences=wanted.max_concurrency,
+        max_sequences=_drafted_at_once(wanted, drafted_for) or config.max_batch_size or own.max_sequences,
         extra_outputs=(),
         lora=False,
         yielding=True,
@@ -160,6 +160,11 @@ def load_draft_runner(config: EngineConfig, info: RunnerInfo) -> ModelRunner | N
         cache_tokens=None,
     )
     return _open(spec, options)
+
+
+def _drafted_at_once(wanted: DraftTargetDecodingConfig, drafted_for: ModelRunner) -> int | None:
+    """While more requests run, none is drafted for; None: no number. Slabs compute rows with drafts one by one."""
+    return wanted.max_concurrency or (None if isinstance(drafted_for, PagedRunner) else 1)
 
 
 def _check_vocabularies(size: int, draft_model: str, draft_size: int) -> None:
@@ -264,7 +269,7 @@ def assemble(runner: ModelRunner, config: EngineConfig, draft_runner: ModelRunne
         inbox,
         board,
         debug,
-        Drafting(runner, _draft_model(info, config, draft_runner), cost),
+        Drafting(runner, _draft_model(runner, config, draft_runner), cost),
         cost,
         _seat(info, config),
     )
@@ -363,14 +368,15 @@ def _adapters(info: RunnerInfo, config: EngineConfig) -> AdapterCache | None:
     return AdapterCache(config.peft_cache_config or PeftCacheConfig(), info.lora, info.dtype)
 
 
-def _draft_model(info: RunnerInfo, config: EngineConfig, runner: ModelRunner | None) -> DraftModel | None:
+def _draft_model(runner: ModelRunner, config: EngineConfig, drafter: ModelRunner | None) -> DraftModel | None:
     wanted = config.speculative_config
-    if runner is None:
+    if drafter is None:
         return None
     if wanted is None:
         raise CheckError("a draft runner needs ExecutorConfig.speculative_config, a DraftTargetDecodingConfig")
-    _check_vocabularies(info.vocab_size, "the draft model", runner.info.vocab_size)
-    return DraftModel(runner, wanted.max_draft_len, min(wanted.max_concurrency, runner.info.max_sequences))
+    _check_vocabularies(runner.info.vocab_size, "the draft model", drafter.info.vocab_size)
+    most = drafter.info.max_sequences
+    return DraftModel(drafter, wanted.max_draft_len, min(_drafted_at_once(wanted, runner) or most, most))
 
 
 def _event_manager(info: RunnerInfo, config: EngineConfig) -> KVCacheEventManager | None:

@@ -36,19 +36,21 @@ class DraftTargetDecodingConfig:
     """A draft model; set it as ``ExecutorConfig.speculative_config``. The names are those of TensorRT-LLM's LLM API.
 
     ``max_draft_len``: tokens that are guessed for one step of the model. ``speculative_model_dir``: the draft model's
-    decoder folder, of the same vocabulary. ``max_concurrency``: while more requests run, nothing is drafted.
-    ``runner_options``: how the draft model uses the machine (None: as the model does).
+    decoder folder, of the same vocabulary. ``max_concurrency``: while more requests run, nothing is drafted (None: one
+    over a slab; on pages all, as far as guesses save more than they cost). ``runner_options``: how the draft model uses
+    the machine (None: as the model does).
     """
 
     max_draft_len: int
     speculative_model_dir: str | Path | None = None
-    max_concurrency: int = 1
+    max_concurrency: int | None = None
     runner_options: RunnerOptions | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without the models."""
         _positive(self.max_draft_len, "DraftTargetDecodingConfig.max_draft_len")
-        _positive(self.max_concurrency, "DraftTargetDecodingConfig.max_concurrency")
+        if self.max_concurrency is not None:
+            _positive(self.max_concurrency, "DraftTargetDecodingConfig.max_concurrency")
 
 
 @dataclass(eq=False)

@@ -126,7 +126,7 @@ class Executor:
 
     def _start(self, runner: ModelRunner, config: EngineConfig, draft_runner: ModelRunner | None = None) -> None:
         self._config = config
-        self._assembly = assemble(runner, config, draft_runner or load_draft_runner(config, runner.info))
+        self._assembly = assemble(runner, config, draft_runner or load_draft_runner(config, runner))
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._stopped = False

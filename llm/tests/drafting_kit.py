@@ -16,7 +16,7 @@ LogitsFunction = Callable[[list[int]], Any]
 LENGTH = 3
 
 
-def drafting(length: int = LENGTH, crowd: int = 2, **options: Any) -> ExecutorConfig:
+def drafting(length: int = LENGTH, crowd: int | None = 2, **options: Any) -> ExecutorConfig:
     """An executor's configuration with a draft model."""
     config = ExecutorConfig(**options)
     config.speculative_config = DraftTargetDecodingConfig(length, max_concurrency=crowd)

@@ -1,11 +1,13 @@
 """A draft model: the texts are those of the model alone, in fewer steps."""
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from repoagent_llm import (
     CapacitySchedulerPolicy,
+    Executor,
     ExternalDraftTokensConfig,
     FinishReason,
     KvCacheConfig,
@@ -16,8 +18,10 @@ from repoagent_llm import (
     SchedulerConfig,
 )
 from repoagent_llm.engine.drafting import DraftLength
+from repoagent_llm.runner.paged import PackedStep, PagedRunner
 
-from llm.tests.drafting_kit import LIMIT, Pair, drafting, mostly, plain
+from llm.tests.drafting_kit import LIMIT, Pair, drafting, finish, mostly, plain
+from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import hashed_logits
 
 NEW_ONLY = OutputConfig(exclude_input_from_output=True)
@@ -104,6 +108,41 @@ def test_two_requests_are_drafted_together_and_a_crowd_is_not() -> None:
     with Pair(drafting(crowd=1), MODEL) as pair:
         assert [result.output_token_ids for result in pair.ask(*requests[:2])] == expected[:2]
         assert pair.guesses.seen == []
+
+
+def test_without_a_number_a_slab_is_drafted_for_where_one_request_runs() -> None:
+    requests = [Request([5 + number], 13) for number in range(2)]
+    with Pair(drafting(crowd=None), MODEL) as pair:
+        pair.ask(*requests)
+        assert {len(lengths) for lengths in pair.guesses.seen} <= {1}
+        pair.ask(requests[0])
+        assert pair.guesses.seen
+
+
+@pytest.mark.parametrize("one_in", [1000, 3])
+def test_without_a_number_pages_are_drafted_for_together(one_in: int) -> None:
+    """One run verifies the guesses of all; what a step costs decides how many there are, and never what is written."""
+    requests = [
+        Request([5 + number, number], 40, sampling_config=SamplingConfig(seed=number, top_k=1 + number % 3))
+        for number in range(7)
+    ]
+    runs: list[list[int]] = []
+
+    def slowly(step: PackedStep) -> None:
+        runs.append(np.diff(step.begins).tolist())
+        time.sleep(0.02)  # beside it the drafter's steps cost next to nothing
+
+    model = FakePacked(60, vocab_size=64, max_seq_len=256, max_sequences=9, logits=MODEL, before_run=slowly)
+    drafter = PagedRunner(FakePacked(60, vocab_size=64, max_seq_len=256, max_sequences=7, logits=mostly(MODEL, one_in)))
+    runner = PagedRunner(model)
+    with Executor.from_runner(runner, drafting(crowd=None), drafter) as executor:
+        ids = executor.enqueue_requests(requests)
+        texts = [finish(executor, request_id).output_token_ids for request_id in ids]
+    assert texts == [result.output_token_ids for result in plain(*requests)]
+    assert max(sum(length > 1 for length in lengths) for lengths in runs[1:]) > 2  # of several requests in one run
+    if one_in == 1000:
+        assert len(runs) < 30  # 40 without guesses
+    assert (runner.pool.busy, drafter.pool.busy) == (0, 0)
 
 
 def test_neighbours_that_cannot_be_drafted_go_on_beside_it() -> None:

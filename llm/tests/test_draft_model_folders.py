@@ -59,11 +59,13 @@ def requests(reference: Callable[[str], Reference]) -> list[Request]:
     ]
 
 
-def _answers(folder: Path, requests: list[Request], drafter: Path | None, together: int = 2) -> list[Result]:
+def _answers(
+    folder: Path, requests: list[Request], drafter: Path | None, together: int = 2, crowd: int | None = 2
+) -> list[Result]:
     config = ExecutorConfig()
     config.runner_options = OPTIONS
     if drafter is not None:
-        config.speculative_config = DraftTargetDecodingConfig(3, drafter, max_concurrency=2)
+        config.speculative_config = DraftTargetDecodingConfig(3, drafter, max_concurrency=crowd)
     found: list[Result] = []
     with Executor(folder, ModelType.DECODER_ONLY, pickle.loads(pickle.dumps(config))) as executor:
         for start in range(0, len(requests), together):
@@ -90,6 +92,11 @@ def test_texts_are_those_of_the_model_alone(
     assert [result.output_token_ids for result in other] == alone
     assert _rate(itself)[:3] == pytest.approx([1.0] * 3)
     assert max(_rate(other)) < 0.5
+    if form is Form.PAGED:  # all four at once, each with guesses as far as they pay
+        for drafter in (folder, stranger):
+            crowded = _answers(folder, requests, drafter, together=4, crowd=None)
+            assert [result.output_token_ids for result in crowded] == alone
+            assert all(rate > 0.99 for rate in _rate(crowded)[:3]) == (drafter == folder)
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def executor_config(
     if models_at_once is None and parameters.number(_THREADS) is None:
         config.turns = turns.PROCESS
     if (draft := parameters.text("speculative_model_dir")) is not None:
-        length, most = _or(parameters.number("max_draft_len"), 3), _or(parameters.number("max_draft_concurrency"), 1)
+        length, most = _or(parameters.number("max_draft_len"), 3), parameters.number("max_draft_concurrency")
         config.speculative_config = DraftTargetDecodingConfig(length, join_inside(folder, draft), most)
     config.answer_ngrams = parameters.number("answer_ngrams")
     if (gap := parameters.number("token_gap_ms")) is not None:

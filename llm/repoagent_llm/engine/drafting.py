@@ -50,9 +50,9 @@ class DraftLength:
         if self._rest:
             self._rest -= 1
             return 0
-        if not least or self._share >= 1:
+        if not least or self._share >= 1 > least:
             return self._next
-        worth = int(math.log(least) / math.log(max(self._share, _TINY)))
+        worth = int(math.log(least) / math.log(max(self._share, _TINY))) if least < 1 else 0
         if worth == 0:
             self._rest = _LONGEST_REST
         return min(self._next, max(1, worth))
@@ -155,6 +155,7 @@ class DraftModel:
 
     def __init__(self, runner: ModelRunner, length: int, crowd: int) -> None:
         self.crowd = crowd
+        self.cost = StepCost()
         self._runner = runner
         self._length = length
         self._lines: dict[int, _Line] = {}
@@ -233,7 +234,10 @@ class DraftModel:
     def _draft(self, drafts: list[_Draft]) -> None:
         going = drafts
         while going:
-            result = self._runner.step([draft.segment() for draft in going])
+            segments = [draft.segment() for draft in going]
+            began = time.monotonic()
+            result = self._runner.step(segments)
+            self.cost.note(sum(len(segment.tokens) for segment in segments), time.monotonic() - began)
             for draft, rows in zip(going, result.rows, strict=True):
                 draft.add(result.logits[rows.start])
             going = [draft for draft in going if draft.going]
@@ -285,7 +289,11 @@ class Drafting:
                     task.drafts = _forced(task, guide)
         if self._model is not None and len(running) <= self._model.crowd:
             began = time.monotonic()
-            self._model.draft([task for task in running if task.draftable and _waits_for_one(task)], least)
+            tasks = [task for task in running if task.draftable and _waits_for_one(task)]
+            if self._packed and tasks:
+                each = self._model.cost.of(len(tasks)) / len(tasks)
+                least = self._cost.least_share(len(running), each * len(running))
+            self._model.draft(tasks, least)
             counts.drafting_seconds = time.monotonic() - began
 
     def _look_ahead(self, task: Task, lookahead: Lookahead, least: float) -> list[int]:

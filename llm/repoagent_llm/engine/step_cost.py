@@ -42,9 +42,11 @@ class StepCost:
         one = self.of(1) - self.of(0)
         return max(1, int((seconds - self.of(0)) / one)) if one > 0 else _LARGEST
 
-    def least_share(self, rows: int) -> float:
+    def least_share(self, rows: int, guessing: float = 0.0) -> float:
         """Of guesses, how many must be right so that one more saves what it costs.
 
         In a step of ``rows`` texts a right guess saves one of them a token, that is ``1 / rows`` of a step.
+        ``guessing``: seconds that one more guess for each of them takes before the step.
         """
-        return self._share * rows / (1 + self._share * rows)
+        step = self.of(rows)
+        return self._share * rows / (1 + self._share * rows) + (guessing / step if step else 0.0)

@@ -134,7 +134,7 @@ def test_a_draft_model_lies_beside_the_model() -> None:
     speculation = config.speculative_config
     assert speculation is not None
     assert (speculation.speculative_model_dir, speculation.max_draft_len) == (FOLDER / "draft", 5)
-    assert speculation.max_concurrency == 1
+    assert speculation.max_concurrency is None
     several, _ = configured(speculative_model_dir="draft", max_draft_concurrency="4")
     assert several.speculative_config == replace(speculation, max_draft_len=3, max_concurrency=4)
 

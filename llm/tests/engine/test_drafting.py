@@ -59,3 +59,10 @@ def test_guesses_that_are_not_likely_enough_are_tried_now_and_then() -> None:
     assert [guess_count.take(least) for least in (0.0, 0.7, 0.5, 0.3)] == [8, 1, 2, 4]
     found = [guess_count.take(0.8) for _ in range(100)]
     assert found == ([1] + [0] * 32) * 3 + [1]
+
+
+def test_guesses_that_can_never_pay_are_tried_now_and_then() -> None:
+    for right in (0.5, 1.0):
+        guess_count = DraftLength(8)
+        guess_count._share = right
+        assert [guess_count.take(1.5) for _ in range(67)] == ([1] + [0] * 32) * 2 + [1]

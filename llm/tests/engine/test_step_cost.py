@@ -26,6 +26,12 @@ def test_a_guess_must_be_the_likelier_the_more_texts_share_the_step() -> None:
     assert found == pytest.approx([1 / 11, 4 / 14, 16 / 26], rel=0.25)
 
 
+def test_what_guessing_itself_takes_counts_too() -> None:
+    cost = _learnt(0.005, 0.0005, [1, 5, 16, 40])
+    assert cost.least_share(4, 0.0035) == pytest.approx(cost.least_share(4) + 0.5, rel=0.2)
+    assert StepCost().least_share(4, 1.0) == StepCost().least_share(4)
+
+
 def test_steps_of_one_size_and_long_prompts_teach_nothing_of_the_parts() -> None:
     cost = StepCost()
     assert cost.of(5) == 0
