@@ -48,15 +48,6 @@ DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _GONE: Final = frozenset({errno.EBADF, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
 
 
-def send_packet(sock: socket.socket, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
-    """Send ``parts`` as one packet. Raises ``OSError`` if it cannot be sent, ``BlockingIOError`` if not now, with
-    ``DONT_WAIT``."""
-    ancillary = []
-    if descriptors:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    sock.sendmsg(parts, ancillary, flags | _NO_SIGNAL)
-
-
 def encoded(body: Any) -> str:
     """The text of a body; raises ``TypeError`` or ``ValueError`` if it is not made of plain values."""
     try:
@@ -297,8 +288,10 @@ class Channel:
         self._send_packet(parts, descriptors, 0)
 
     def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
+        """Send ``parts`` as one packet; ``BlockingIOError`` if that is impossible now, with ``DONT_WAIT``."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
-            send_packet(self._socket, parts, descriptors, flags)
+            self._socket.sendmsg(parts, ancillary, flags | _NO_SIGNAL)
         except OSError as error:
             if error.errno in _GONE:  # Else the packet is what cannot be sent.
                 raise UndeliveredError(str(error)) from error
@@ -338,12 +331,21 @@ class Channel:
         spilled: bool,
     ) -> None:
         """Send what lies in segments that the other side may not have heard of. Holds the lock."""
-        with _Opened(self._arena, self._announced) as opened:
-            if spilled:
-                body, place = None, self._spill(encoded([body, place]).encode(), blocks)
-            text = encoded([body, place, *news, opened.sizes(blocks)]).encode()
-            self._transmit([_HEAD.pack(kind, spilled, len(text)), text, inline], opened.descriptors)
-        self._announced.update(block[0] for block in blocks)
+        if spilled:
+            body, place = None, self._spill(encoded([body, place]).encode(), blocks)
+        opened: list[tuple[int, int]] = []
+        descriptors: list[int] = []
+        try:
+            for number in {block[0] for block in blocks} - self._announced:
+                descriptor, size = self._arena.file(number)
+                descriptors.append(descriptor)
+                opened.append((number, size))
+            text = encoded([body, place, *news, opened]).encode()
+            self._transmit([_HEAD.pack(kind, spilled, len(text)), text, inline], descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._announced.update(number for number, _ in opened)
         if len(self._announced) > _REMEMBERED:
             self._announced &= self._arena.numbers()
 
@@ -390,33 +392,6 @@ class Channel:
         if sum(map(text.count, ",[{")) > _MOST_VALUES:
             raise ProtocolError(f"a message has more than {_MOST_VALUES} values")
         return decoded(text)
-
-
-class _Opened:
-    """The segments whose descriptors go along with a message: those that the other side has not heard of."""
-
-    __slots__ = ("_arena", "_known", "_sizes", "descriptors")
-
-    def __init__(self, arena: Arena, known: set[int]) -> None:
-        self._arena = arena
-        self._known = known
-        self._sizes: dict[int, int] = {}
-        self.descriptors: list[int] = []
-
-    def __enter__(self) -> "_Opened":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-
-    def sizes(self, blocks: list[Place]) -> list[tuple[int, int]]:
-        """Those of ``blocks``, and how large they are."""
-        for number, _, _ in blocks:
-            if number not in self._known and number not in self._sizes:
-                descriptor, self._sizes[number] = self._arena.file(number)
-                self.descriptors.append(descriptor)
-        return list(self._sizes.items())
 
 
 def _too_long(length: int, longest: int) -> str:

@@ -15,7 +15,6 @@ from repoagent.serving.backends.python.process.channel import (
     Message,
     PeerGoneError,
     UndeliveredError,
-    send_packet,
 )
 from repoagent.serving.backends.python.process.codec import Packer
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
@@ -60,10 +59,10 @@ class ServerChannel(Channel):
             while self._backlog:
                 data, descriptors = self._backlog[0]
                 try:
-                    send_packet(self._socket, [data], descriptors, flags)
+                    self._send_packet([data], descriptors, flags)
                 except BlockingIOError:
                     return
-                except OSError:  # Without one of its messages the other side would wait for good.
+                except (OSError, PeerGoneError):  # Without one of its messages the other side would wait for good.
                     self._forget()
                     self.shutdown()
                     return
