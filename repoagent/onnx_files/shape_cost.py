@@ -109,24 +109,18 @@ def _larger(made: _Value, declared: _Value) -> _Value:
 def _made(node: Node, inputs: Sequence[_Value]) -> _Value:
     if node.operator == "Constant":
         return _weight(node.tensor) if node.tensor is not None else _Value(1, max(node.integers, 1))
-    rank = _RANKS.get(node.operator, _rank_of_inputs if node.operator in _LENGTHS else _usual_rank)(node, inputs)
-    length = _LENGTHS.get(node.operator, _no_length)(inputs)
+    rank = _RANKS.get(node.operator, _usual_rank)(node, inputs)
+    length = _LENGTHS[node.operator](inputs) if node.operator in _LENGTHS else inf
     count = inputs[0].length if node.operator == "Shape" and inputs[0].rank <= 1 else inf
     return _Value(rank, length, 0, count)
 
 
 def _usual_rank(node: Node, inputs: Sequence[_Value]) -> float:
+    if node.operator in _LENGTHS:
+        return max(value.rank for value in inputs)
     if node.operator.startswith("Gather"):
         return sum(value.rank for value in inputs)
     return max([_USUAL_RANK, node.integers, *(value.rank for value in inputs)])
-
-
-def _rank_of_inputs(_node: Node, inputs: Sequence[_Value]) -> float:
-    return max(value.rank for value in inputs)
-
-
-def _rank_of_list(_node: Node, _inputs: Sequence[_Value]) -> float:
-    return 1
 
 
 def _rank_by_shape(node: Node, inputs: Sequence[_Value]) -> float:
@@ -134,30 +128,17 @@ def _rank_by_shape(node: Node, inputs: Sequence[_Value]) -> float:
     return max(node.integers, inputs[0].rank if node.operator == "Expand" else 0, inputs[-1].length)
 
 
-def _rank_and_one(_node: Node, inputs: Sequence[_Value]) -> float:
-    return max([_USUAL_RANK, *(value.rank for value in inputs)]) + 1
-
-
-def _unknown_rank(_node: Node, _inputs: Sequence[_Value]) -> float:
-    return inf
-
-
 _RANKS: Final[dict[str, Callable[[Node, Sequence[_Value]], float]]] = {
     **dict.fromkeys(("ConstantOfShape", "Expand", "Reshape"), _rank_by_shape),
-    **dict.fromkeys(("Einsum", "Loop", "Scan", "SequenceMap"), _unknown_rank),
-    **dict.fromkeys(("ConcatFromSequence", "OneHot", "OneHotEncoder", "SplitToSequence"), _rank_and_one),
-    **dict.fromkeys(("Shape", "Size"), _rank_of_list),
+    **dict.fromkeys(("Einsum", "Loop", "Scan", "SequenceMap"), lambda *_: inf),
+    **dict.fromkeys(
+        ("ConcatFromSequence", "OneHot", "OneHotEncoder", "SplitToSequence"),
+        lambda _, inputs: max([_USUAL_RANK, *(value.rank for value in inputs)]) + 1,
+    ),
+    **dict.fromkeys(("Shape", "Size"), lambda *_: 1),
     "Gather": lambda _, inputs: max(sum(value.rank for value in inputs) - 1, 0),
     "Unsqueeze": lambda node, inputs: inputs[0].rank + (inputs[1].length if len(inputs) > 1 else node.integers),
 }
-
-
-def _no_length(_inputs: Sequence[_Value]) -> float:
-    return inf
-
-
-def _length_of_first(inputs: Sequence[_Value]) -> float:
-    return inputs[0].length
 
 
 def _length_of_pairs(inputs: Sequence[_Value]) -> float:
@@ -165,15 +146,11 @@ def _length_of_pairs(inputs: Sequence[_Value]) -> float:
     return (max if flat else prod)(value.length for value in inputs)
 
 
-def _length_of_gathered(inputs: Sequence[_Value]) -> float:
-    return inputs[1].length if inputs[0].rank <= 1 else prod(value.length for value in inputs)
-
-
 _LENGTHS: Final[dict[str, Callable[[Sequence[_Value]], float]]] = {
     **dict.fromkeys(
         ("Abs", "Cast", "Ceil", "CumSum", "Floor", "Identity", "Neg", "Not", "ReduceMax", "ReduceMin", "ReduceProd",
          "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
-        _length_of_first,
+        lambda inputs: inputs[0].length,
     ),
     **dict.fromkeys(
         ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul",
@@ -182,7 +159,7 @@ _LENGTHS: Final[dict[str, Callable[[Sequence[_Value]], float]]] = {
     ),
     "Concat": lambda inputs: sum(value.length for value in inputs),
     "ConstantOfShape": lambda inputs: inputs[0].count if inputs[0].length <= 1 else inf,
-    "Gather": _length_of_gathered,
+    "Gather": lambda inputs: inputs[1].length if inputs[0].rank <= 1 else prod(value.length for value in inputs),
     "Shape": lambda inputs: inputs[0].rank,
     "Size": lambda _inputs: 1,
 }  # fmt: skip
