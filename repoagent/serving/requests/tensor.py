@@ -251,13 +251,13 @@ def parse_bytes_tensor(content: bytes) -> Array:
     """The elements of a BYTES tensor in its binary form: each is a 4-byte little-endian length and that many bytes.
     Raises ``InvalidArgumentError`` if the lengths do not add up."""
     elements = []
-    offset = 0
-    while offset < len(content):
-        end = offset + 4 + int.from_bytes(content[offset : offset + 4], "little")
-        if offset + 4 > len(content) or end > len(content):
-            raise InvalidArgumentError("a BYTES tensor ends in the middle of an element")
-        elements.append(content[offset + 4 : end])
-        offset = end
+    offset, end = 0, len(content)
+    while offset < end:
+        start = offset + 4
+        offset = start + int.from_bytes(content[offset:start], "little")
+        elements.append(content[start:offset])
+    if offset != end:
+        raise InvalidArgumentError("a BYTES tensor ends in the middle of an element")
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array

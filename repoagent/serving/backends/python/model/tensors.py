@@ -6,8 +6,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.serving.backends.python.model.context import TritonModelException
-from repoagent.serving.requests.tensor import BY_CONFIG_NAME, NUMPY_TYPES, Array, DataType, data_type_of
+from repoagent.serving.backends.python.model.context import TritonModelException, raising_tritons
+from repoagent.serving.requests.tensor import (
+    BY_CONFIG_NAME,
+    NUMPY_TYPES,
+    Array,
+    DataType,
+    data_type_of,
+    parse_bytes_tensor,
+)
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 BFLOAT16: Final = (4, 16, 1)
@@ -241,14 +248,8 @@ def serialize_byte_tensor(input_tensor: Array) -> bytes | None:
     return b"".join(parts)
 
 
+@raising_tritons
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
-    """The inverse of :func:`serialize_byte_tensor`, as a flat array of ``bytes``."""
-    values, offset = [], 0
-    while offset < len(encoded_tensor):
-        (length,) = _LENGTH.unpack_from(encoded_tensor, offset)
-        offset += _LENGTH.size
-        values.append(bytes(encoded_tensor[offset : offset + length]))
-        offset += length
-    result = np.empty(len(values), np.object_)
-    result[:] = values
-    return result
+    """The inverse of :func:`serialize_byte_tensor`, as a flat array of ``bytes``; ``TritonModelException`` if the
+    lengths do not add up."""
+    return parse_bytes_tensor(encoded_tensor)

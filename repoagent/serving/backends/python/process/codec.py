@@ -1,16 +1,15 @@
 """Requests, responses and errors as bodies of messages."""
 
-import struct
 from typing import Any, Final
 
 import numpy as np
 
-from repoagent.errors import ErrorCode, InternalError, RepoAgentError
+from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.backends.python.model.context import TritonError, core_error
-from repoagent.serving.backends.python.model.tensors import deserialize_bytes_tensor, serialize_byte_tensor
+from repoagent.serving.backends.python.model.tensors import serialize_byte_tensor
 from repoagent.serving.backends.python.process.memory import Memory, ProtocolError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
-from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor, parse_bytes_tensor
 
 RESCHEDULED: Final = 2
 """In the place of True for the end of a request that is to be executed again."""
@@ -65,7 +64,7 @@ def tensors_of(entries: list[Any], memory: Memory) -> dict[str, Tensor]:
         for name, kind, shape, at, length in entries:
             found[name] = _tensor(*_KINDS[kind], tuple(shape), at, length, memory)
         "".join(found)
-    except (TypeError, ValueError, KeyError, OverflowError, struct.error) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, InvalidArgumentError) as error:
         raise ProtocolError(f"a tensor cannot be read: {error}") from error
     return found
 
@@ -77,8 +76,7 @@ def _tensor(
     if offset < 0 or length < 0 or offset + length > len(memory) or (shape and min(shape) < 0):
         raise ValueError(f"shape {shape} at {offset}")
     if kind is DataType.BYTES:
-        flat = deserialize_bytes_tensor(bytes(memory[offset : offset + length]))
-        return Tensor(kind, flat.reshape(shape))
+        return Tensor(kind, parse_bytes_tensor(bytes(memory[offset : offset + length])).reshape(shape))
     if 0 in shape:
         return Tensor(kind, np.empty(shape, dtype))
     return Tensor(kind, np.ndarray(shape, dtype, memory, offset))

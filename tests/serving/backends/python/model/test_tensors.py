@@ -153,6 +153,9 @@ def test_strings_have_the_byte_form_that_triton_clients_use() -> None:
     theirs = client.serialize_byte_tensor(values).item()
     assert serialize_byte_tensor(values) == theirs
     assert deserialize_bytes_tensor(theirs).tolist() == values.tolist()
+    for cut in (theirs[:-1], theirs[:2]):
+        with pytest.raises(TritonModelException, match="ends in the middle of an element"):
+            deserialize_bytes_tensor(cut)
 
 
 def test_types_go_both_ways() -> None:
