@@ -30,6 +30,13 @@ class InferenceRequest:
 
     context: ClassVar[ModelContext | None] = None
     """The model whose class this is; the class that a model sees is a subclass with its own."""
+    rescheduled = False
+    """Whether the model wants to execute it again; not part of Triton's interface."""
+    _preferred_memory: Any = None
+    _trace: Any = None
+    _shared = False
+    _sender: InferenceResponseSender | None = None
+    _sender_taken = False
 
     def __init__(
         self,
@@ -80,11 +87,7 @@ class InferenceRequest:
         self._flags = int(flags)
         self._preferred_memory = preferred_memory
         self._trace = trace
-        self._shared = False
         self._wanted: Sequence[str] = self._core.requested_outputs
-        self._sender: InferenceResponseSender | None = None
-        self._sender_taken = False
-        self._rescheduled = False
 
     @classmethod
     def wrap(
@@ -104,12 +107,8 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._core = core
         request._flags = _SEQUENCE_START * core.asked.sequence_start | _SEQUENCE_END * core.asked.sequence_end
-        request._preferred_memory = None
-        request._trace = None
         request._shared = shared
         request._wanted = core.requested_outputs or outputs
-        request._sender_taken = False
-        request._rescheduled = False
         request._sender = InferenceResponseSender(core, version, request._wanted, over, decoupled=decoupled)
         return request
 
@@ -178,12 +177,7 @@ class InferenceRequest:
                 "Invalid request release flag, must be TRITONSERVER_REQUEST_RELEASE_ALL or "
                 f"TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, not {flags}"
             )
-        self._rescheduled = flags == RESCHEDULE
-
-    @property
-    def rescheduled(self) -> bool:
-        """Whether the model wants to execute it again; not part of Triton's interface."""
-        return self._rescheduled
+        self.rescheduled = flags == RESCHEDULE
 
     def own_sender(self) -> tuple[InferenceResponseSender, bool]:
         """The sender of a request that the server handed over, and whether the model has asked for it too.
