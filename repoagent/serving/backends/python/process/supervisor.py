@@ -1,6 +1,5 @@
 """Keeps the process of one instance running: starts another one when it ends, and gives up when that fails."""
 
-import contextlib
 import logging
 import subprocess
 import threading
@@ -8,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.model.context import CoreAccess
-from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.channel import Kind, PeerGoneError
 from repoagent.serving.backends.python.process.child_process import ChildProcess, Program
 from repoagent.serving.backends.python.process.codec import error_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
@@ -20,6 +19,7 @@ from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.instances.left_behind import unless_cancelled
 
 _models: Final = logging.getLogger("repoagent.models")
+_UNREADABLE: Final = "its answer cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +63,31 @@ def new_child(spec: ProcessSpec, name: str) -> ChildProcess:
 def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     """What the process answers to the message that makes it a model's.
 
+    When this raises, the process is gone.
+
     Raises:
         RepoAgentError: it failed, with the error of the model's code.
-        CancelledError: the load that waits for it was cancelled; it is gone, whatever the model's code was at.
-        InternalError: it ended, cannot be given the message, or its answer cannot be read. In each case it is gone.
+        CancelledError: the load that waits for it was cancelled, whatever the model's code was at.
+        InternalError: it ended, cannot be given the message, or its answer cannot be read.
     """
-    place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
         answer = unless_cancelled(partial(child.work.call, kind, body))
-    except (CancelledError, UnavailableError):
+        if answer.kind == Kind.DONE:
+            return answer.body
+        if answer.kind == Kind.FAILED:
+            raise error_of(answer.body)
+        raise ProtocolError(f"a message of kind {answer.kind} answers it")
+    except Exception as error:
         _end(child)
-        raise
-    except PeerGoneError as error:
-        _end(child)
-        raise InternalError(place + child.post_mortem()) from error
-    except ProtocolError as error:
-        _end(child)
-        raise _unreadable(child, what) from error
-    except OSError as error:
-        _end(child)
-        raise InternalError(f"{place}it cannot be given its configuration: {error}") from error
-    if answer.kind == Kind.DONE:
-        return answer.body
-    _end(child)
-    raise _failure(answer) or _unreadable(child, what)
-
-
-def _failure(answer: Message) -> RepoAgentError | None:
-    """The error that a process reports, unless that cannot be read."""
-    if answer.kind == Kind.FAILED:
-        with contextlib.suppress(Exception):  # There is no end of what can be wrong.
-            return error_of(answer.body)
-    return None
-
-
-def _unreadable(child: ChildProcess, what: str) -> InternalError:
-    return InternalError(f"Stub process '{child.name}' is not healthy: in {what}, its answer cannot be read")
+        if isinstance(error, RepoAgentError):
+            raise
+        if isinstance(error, PeerGoneError):
+            reason = child.post_mortem()
+        elif isinstance(error, OSError):
+            reason = f"it cannot be given its configuration: {error}"
+        else:  # There is no end of what can be wrong with an answer.
+            reason = _UNREADABLE
+        raise InternalError(f"Stub process '{child.name}' is not healthy: in {what}, {reason}") from error
 
 
 def _end(child: ChildProcess) -> None:
@@ -121,7 +110,7 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     except RuntimeError:  # The machine has no thread left.
         _end(child)
     if not (result is None or isinstance(result, dict)):
-        raise _unreadable(child, "auto_complete_config")
+        raise InternalError(f"Stub process '{name}' is not healthy: in auto_complete_config, {_UNREADABLE}")
     return result
 
 
