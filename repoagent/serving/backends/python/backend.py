@@ -42,7 +42,7 @@ class Readiness:
     Each call has a thread. While it runs, other callers share it; none is made beside one that hangs.
     """
 
-    def __init__(self, asks: Mapping[str, Callable[[], Any]], limit_seconds: float) -> None:
+    def __init__(self, asks: Mapping[str, Callable[[], bool]], limit_seconds: float) -> None:
         self._asks = asks
         self._limit = limit_seconds
         self._lock = threading.Lock()
@@ -71,14 +71,11 @@ class Readiness:
 
     def _call(self, name: str, run: _Run) -> None:
         try:
-            answer = self._asks[name]()
+            reason = "" if self._asks[name]() else "is_ready returned False"
         except BaseException as error:
             text = error.message if isinstance(error, RepoAgentError) else f"{type(error).__name__}: {error}"
-            run.result.set_result(f"is_ready raised {text}")
-            return
-        kind = type(answer).__name__
-        wrong = "" if isinstance(answer, bool) else f"is_ready must return a bool, not {kind}"
-        run.result.set_result(wrong or ("" if answer else "is_ready returned False"))
+            reason = f"is_ready raised {text}"
+        run.result.set_result(reason)
 
     def _outcome(self, name: str, run: _Run) -> bool:
         reason = run.result.result() if run.result.done() else f"is_ready has not returned for {self._limit:g} s"
@@ -177,7 +174,7 @@ class PythonModel(BackendModel):
         self._process_spec = process_spec
         self._json = json.dumps(write_json(config))
         self._processes: list[ProcessInstance] = []
-        self._asking: dict[str, Callable[[], Any]] = {}
+        self._asking: dict[str, Callable[[], bool]] = {}
         self._readiness = Readiness(self._asking, ready_seconds)
         # All at once: to start is mostly to import, which processes can do at the same time.
         self._started: dict[str, ChildProcess] = {}

@@ -136,15 +136,18 @@ class PythonInstance(BackendInstance):
         """Whether the model has a method for its readiness."""
         return callable(getattr(self._model, "is_ready", None))
 
-    def is_ready(self) -> Any:
-        """What the model's ``is_ready`` returns, or raises; on any thread, also while it executes."""
+    def is_ready(self) -> bool:
+        """What the model's ``is_ready`` returns; on any thread, also while it executes. Raises what that raises, and
+        ``TypeError`` if it returns something else."""
         with entered(self._context):
             result = self._model.is_ready()
-            if not isinstance(result, CoroutineType):
-                return result
-            import asyncio  # Most models never do this, and it takes a while.
+            if isinstance(result, CoroutineType):
+                import asyncio  # Most models never do this, and it takes a while.
 
-            return asyncio.run(result)
+                result = asyncio.run(result)
+        if not isinstance(result, bool):
+            raise TypeError(f"is_ready must return a bool, not {type(result).__name__}")
+        return result
 
     def close(self) -> None:
         """Finish coroutines, then ``finalize``; its errors are logged. What is then unanswered gets an error."""

@@ -31,7 +31,6 @@ from repoagent.serving.backends.python.process.remote import (
     RemoteRequest,
     Respond,
     Response,
-    Stream,
 )
 from repoagent.serving.requests.request import InferResponse
 
@@ -90,7 +89,6 @@ class _Child:
         self._work = work
         self._side = side
         self._core = core
-        self._stream = Stream(side, core)
         self._executions = Executions(progress_fd, self._run, self._answer, partial(side.send, Kind.RETURNED))
         core.on_return = self._executions.give_back
         self._spin_ns = 0
@@ -152,13 +150,7 @@ class _Child:
     def _answer_ready(self, number: int) -> None:
         assert self._instance is not None
         try:
-            answer = self._instance.is_ready()
-            text = (
-                ""
-                if isinstance(answer, bool)
-                else f"TypeError: is_ready must return a bool, not {type(answer).__name__}"
-            )
-            body = [number, answer is True, text]
+            body = [number, self._instance.is_ready(), ""]
         except BaseException as error:
             body = [number, False, f"{type(error).__name__}: {error}"]
         self._side.send(Kind.READY, body)
@@ -177,8 +169,8 @@ class _Child:
     def _run(self, bodies: list[Any], payload: Memory) -> list[Response]:
         """One execution of the requests of ``bodies``."""
         assert self._instance is not None
-        batch = Batch(self._stream.send)
-        respond = self._stream.send if self._decoupled else batch.send
+        batch = Batch(self._core.respond)
+        respond = self._core.respond if self._decoupled else batch.send
         requests = [RemoteRequest(self._core, respond, *request_of(body, payload)) for body in bodies]
         self._instance.execute(requests)
         return batch.close()

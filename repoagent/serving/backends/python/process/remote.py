@@ -85,7 +85,18 @@ class RemoteCore:
             raise error_of(error)
         return value
 
-    def throttle(self, size: int) -> None:
+    def respond(self, number: int, response: InferResponse | None, final: int) -> None:
+        """Send a response at once: one of a decoupled model, or a late one."""
+        packer = Packer()
+        try:
+            body = response_body(number, response, final, packer)
+            self._throttle(packer.size)
+            self._channel.send(Kind.RESPONSE, body, packer)
+        except (RepoAgentError, OSError, TypeError, ValueError) as error:
+            failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
+            self._channel.send(Kind.RESPONSE, response_body(number, failure, final, Packer()))
+
+    def _throttle(self, size: int) -> None:
         """Before a response of ``size`` bytes is sent: let the server take in what it has not yet.
 
         Without that, a model could fill the machine's memory while the server is busy, or holds it back.
@@ -152,24 +163,6 @@ class RemoteRequest(InferRequest):
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
         """No one sets it on this side; the constructor does."""
-
-
-class Stream:
-    """Sends responses as they come: those of a decoupled model, and late ones."""
-
-    def __init__(self, channel: Channel, core: RemoteCore) -> None:
-        self._channel = channel
-        self._core = core
-
-    def send(self, number: int, response: InferResponse | None, final: int) -> None:
-        packer = Packer()
-        try:
-            body = response_body(number, response, final, packer)
-            self._core.throttle(packer.size)
-            self._channel.send(Kind.RESPONSE, body, packer)
-        except (RepoAgentError, OSError, TypeError, ValueError) as error:
-            failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
-            self._channel.send(Kind.RESPONSE, response_body(number, failure, final, Packer()))
 
 
 class _RemoteMetric(metrics.Metric):
