@@ -12,11 +12,8 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def choice(options: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
-    """The value of the option ``name``, in lower case.
-
-    Raises:
-        InvalidArgumentError: it is not one of ``choices``.
-    """
+    """The value of the option ``name``, in lower case. Raises ``InvalidArgumentError`` if it is not one of
+    ``choices``."""
     value, choices = options[name].lower(), list(choices)
     if value in choices:
         return value
@@ -26,20 +23,13 @@ def choice(options: Mapping[str, str], name: str, choices: Iterable[str]) -> str
 
 
 def truth(options: Mapping[str, str], name: str) -> bool:
-    """The value of an option that is true or false.
-
-    Raises:
-        InvalidArgumentError: it is neither.
-    """
+    """The value of an option that is true or false. Raises ``InvalidArgumentError`` if it is neither."""
     return _BOOLEANS[choice(options, name, _BOOLEANS)]
 
 
 def number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """The value of an option that is a whole number; None if it was not given.
-
-    Raises:
-        InvalidArgumentError: it is something else, or out of range.
-    """
+    """The value of an option that is a whole number; None if it was not given. Raises ``InvalidArgumentError`` if it is
+    something else, or out of range."""
     text = options.get(name)
     if text is None:
         return None
@@ -49,11 +39,8 @@ def number(options: Mapping[str, str], name: str, least: int, most: int) -> int 
 
 
 def file_name(options: Mapping[str, str], name: str) -> str | None:
-    """The value of an option that names a file, without any directory; None if it was not given.
-
-    Raises:
-        UnsafePathError: it is something else.
-    """
+    """The value of an option that names a file, without any directory; None if it was not given. Raises
+    ``UnsafePathError`` if it is something else."""
     value = options.get(name)
     if value is None:
         return None

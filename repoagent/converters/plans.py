@@ -8,7 +8,7 @@ from typing import Final
 
 from repoagent.api.converters import ConversionJob, ConverterOption, Product
 from repoagent.engines.builder.profiles import PlanSettings
-from repoagent.engines.flavours import CHOICE, Flavour, installed, installed_version, not_installed
+from repoagent.engines.flavours import CHOICE, Flavour, installed, not_installed
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.probe import probe
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
@@ -34,11 +34,7 @@ BUILDER_OPTIONS: Final[Mapping[str, ConverterOption]] = {
 
 
 def refuse_unsupported(options: Mapping[str, str]) -> None:
-    """Raise for what NVIDIA's tools have and this does not.
-
-    Raises:
-        UnsupportedError: one of these options was given.
-    """
+    """Raise ``UnsupportedError`` for an option that NVIDIA's tools have and this does not."""
     for name, why in _REFUSED.items():
         if name in options:
             raise UnsupportedError(f"parameter '{name}': {why}")
@@ -64,17 +60,9 @@ def chosen_flavour(options: Mapping[str, str]) -> Flavour:
     return there[0]
 
 
-def flavour_version(flavour: Flavour) -> str:
-    """The version of an installed flavour, without importing it."""
-    return installed_version(flavour)
-
-
 def target_of(flavour: Flavour, settings: PlanSettings) -> str:
-    """The machines that a plan is for: TensorRT itself builds for the GPU that it builds on.
-
-    Raises:
-        UnsupportedError: there is no GPU, and one is needed to build.
-    """
+    """The machines that a plan is for: TensorRT itself builds for the GPU that it builds on. Raises
+    ``UnsupportedError`` if there is no GPU, and one is needed to build."""
     if flavour is Flavour.RTX and list(settings.capabilities) != ["current"]:
         return f"compute capability {', '.join(settings.capabilities) or 'any'}"
     findings = probe()

@@ -12,10 +12,10 @@ from repoagent.converters.plans import (
     BUILDER_OPTIONS,
     build_described,
     chosen_flavour,
-    flavour_version,
     refuse_unsupported,
     target_of,
 )
+from repoagent.engines.flavours import installed_version
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.nested_text import read_json
 
@@ -57,7 +57,7 @@ class DecoderConverter:
         model = OnnxModel.find(ConversionSource(source.directory, spec.filename, source.label))
         settings = builder_settings(options, symbols=_symbols(spec, options))
         values = {"input": model.path, "output": _PLAN, "flavour": flavour.value, "plan": settings.to_json()}
-        tools = {flavour.value: flavour_version(flavour)}
+        tools = {flavour.value: installed_version(flavour)}
         files = (*model.parts, CONFIG_NAME)
         return ConversionPlan(files, _PLAN, values, tools, target_of(flavour, settings), (*model.replaced, CONFIG_NAME))
 

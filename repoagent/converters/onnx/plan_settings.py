@@ -18,22 +18,15 @@ _WHAT: Final = "NAME:1x3x224x224,OTHER:1x8, with ';' between profiles"
 
 
 def plan_settings(config: ModelConfig | None, options: Mapping[str, str]) -> PlanSettings:
-    """The settings for one version.
-
-    Raises:
-        InvalidArgumentError: an option has no sensible value.
-    """
+    """The settings for one version. Raises ``InvalidArgumentError`` if an option has no sensible value."""
     return builder_settings(
         options, batch=_batch(config), dims=_dims(config), samples=_samples(config), profiles=_profiles(options)
     )
 
 
 def builder_settings(options: Mapping[str, str], **shapes: Any) -> PlanSettings:
-    """The settings of any plan, and those of ``shapes``.
-
-    Raises:
-        InvalidArgumentError: an option has no sensible value.
-    """
+    """The settings of any plan, and those of ``shapes``. Raises ``InvalidArgumentError`` if an option has no sensible
+    value."""
     return PlanSettings(
         **shapes,
         workspace=number(options, "workspace", 1, _MOST_WORKSPACE),

@@ -21,11 +21,7 @@ DEFAULT_FILE_NAME: Final = "model.onnx"
 
 
 def refuse_other_backend(config: "ModelConfig | None") -> None:
-    """Raise where the configuration names another backend: then the file is something else, or meant for it.
-
-    Raises:
-        InvalidArgumentError: it does.
-    """
+    """Raise ``InvalidArgumentError`` where the configuration names another backend: the file is meant for that."""
     if config is None:
         return
     if config.backend not in ("", BACKEND) or config.platform not in ("", PLATFORM):

@@ -16,11 +16,11 @@ from repoagent.converters.plans import (
     BUILDER_OPTIONS,
     build_described,
     chosen_flavour,
-    flavour_version,
     refuse_unsupported,
     target_of,
 )
 from repoagent.engines.builder.profiles import PlanSettings
+from repoagent.engines.flavours import installed_version
 from repoagent.errors import InvalidArgumentError
 
 ACCELERATOR: Final = "tensorrt"
@@ -51,7 +51,7 @@ class TensorRtConverter:
         _check_groups(source.config, settings)
         output = file_name(options, "output") or _PLAN
         values = {"input": model.path, "output": output, "flavour": flavour.value, "plan": settings.to_json()}
-        tools = {flavour.value: flavour_version(flavour)}
+        tools = {flavour.value: installed_version(flavour)}
         return ConversionPlan(model.parts, output, values, tools, target_of(flavour, settings), model.replaced)
 
     def build(self, job: ConversionJob) -> Product:

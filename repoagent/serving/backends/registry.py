@@ -69,11 +69,8 @@ class BackendRegistry:
                 _bind(backend, core)
 
     def add(self, name: str, backend: Backend) -> None:
-        """Offer a backend that already exists, as an embedder may.
-
-        Raises:
-            AlreadyExistsError: the name is taken.
-        """
+        """Offer a backend that already exists, as an embedder may. Raises ``AlreadyExistsError`` if the name is
+        taken."""
         with self._lock:
             if name in self._targets or name in self._backends:
                 raise AlreadyExistsError(f"there is already a backend '{name}'")
@@ -98,11 +95,8 @@ class BackendRegistry:
             return backend
 
     def require(self, name: str) -> None:
-        """Refuse a backend that no model here can name; nothing is imported.
-
-        Raises:
-            InvalidArgumentError: there is no such backend.
-        """
+        """Refuse a backend that no model here can name; nothing is imported. Raises ``InvalidArgumentError`` if there
+        is no such backend."""
         if name not in self._backends:
             self._target(name)
 

@@ -89,11 +89,8 @@ class Instance:
     """How long executions take, usually the same object in all instances of a model."""
 
     def call(self, request: InferRequest) -> InferResponse:
-        """Execute one request and return its answer; its sender is not used.
-
-        Raises:
-            RepoAgentError: the request failed.
-        """
+        """Execute one request and return its answer; its sender is not used. Raises ``RepoAgentError`` if the request
+        failed."""
         raise NotImplementedError
 
     def execute(self, requests: Sequence[InferRequest]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from repoagent.api import ConversionPlan, ConversionSource, Product
 from repoagent.config import read_text
 from repoagent.converters import plans
+from repoagent.converters.onnx import tensorrt
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.probe import Findings, Gpu
@@ -27,7 +28,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def here(*flavours: Flavour, version: str = "1.7.1.116", gpus: tuple[Gpu, ...] = ()) -> None:
         monkeypatch.setattr(plans, "installed", lambda: list(flavours))
-        monkeypatch.setattr(plans, "installed_version", lambda _: version)
+        monkeypatch.setattr(tensorrt, "installed_version", lambda _: version)
         monkeypatch.setattr(plans, "probe", lambda: Findings("x", version, gpus, "" if gpus else "no driver"))
 
     here(Flavour.RTX)

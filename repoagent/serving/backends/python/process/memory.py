@@ -243,12 +243,9 @@ class Mapping:
         """Sizes of maps that have gone since."""
 
     def open(self, segment_number: int, fd: int, size: int) -> None:
-        """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over.
-
-        Raises:
-            ProtocolError: it is smaller than was stated, or could become so while it is read; or nothing was stated; or
-                there are too many.
-        """
+        """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over. Raises
+        ``ProtocolError`` if it is smaller than was stated, or could become so while it is read; or nothing was stated;
+        or there are too many."""
         try:
             if type(size) is not int or size <= 0:  # A map of 0 bytes would be one of the whole file.
                 raise ProtocolError(f"a segment of {size!r} bytes cannot be mapped")
