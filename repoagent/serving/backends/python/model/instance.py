@@ -21,7 +21,12 @@ from repoagent.serving.backends.python.model.context import (
 )
 from repoagent.serving.backends.python.model.model_module import ImportedModel, import_model
 from repoagent.serving.backends.python.model.request import InferenceRequest
-from repoagent.serving.backends.python.model.response import FINAL, InferenceResponse, InferenceResponseSender
+from repoagent.serving.backends.python.model.response import (
+    FINAL,
+    InferenceResponse,
+    InferenceResponseSender,
+    RequestRules,
+)
 from repoagent.serving.backends.python.model.utils import ModelConfig
 from repoagent.serving.instances.backend import BackendInstance
 from repoagent.serving.requests.request import InferRequest
@@ -84,36 +89,23 @@ class PythonInstance(BackendInstance):
         imported: ImportedModel,
         context: ModelContext,
         name: str,
+        rules: RequestRules,
         *,
-        outputs: Sequence[str],
-        decoupled: bool,
-        alone: bool,
         iterative: bool = False,
     ) -> None:
-        """``outputs`` are the names of those that the configuration has; what else the model answers is left out.
-
-        ``alone``: the inputs of requests are the model's own; else it can only read them.
-        """
         self._model = model
         self._imported = imported
         self._context = context
         self._name = name
-        self._outputs = tuple(outputs)
-        self._shared = not alone
-        self._decoupled = decoupled
+        self._rules = rules
+        self._decoupled = rules.decoupled
+        self._unanswered = rules.unanswered
         self._iterative = iterative
-        self._unanswered: set[InferenceResponseSender] = set()
-        """The requests that the model answers through their senders, if their final response is still to come."""
         self._loop: EventLoop | None = None
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the model. Whatever it does wrong becomes the error of those it did not answer."""
-        version, over = self._context.model_version, self._unanswered.discard
-        shared = self._shared
-        views = [
-            InferenceRequest.wrap(request, version, self._outputs, over, shared=shared, decoupled=self._decoupled)
-            for request in requests
-        ]
+        views = [InferenceRequest.wrap(request, self._rules) for request in requests]
         if self._decoupled:
             self._unanswered.update(view.own_sender()[0] for view in views)
         token = running.set(self._context)  # As ``entered`` does, in a sixth of its time.
@@ -262,7 +254,7 @@ class PythonInstance(BackendInstance):
         if isinstance(error, RepoAgentError):
             return error
         hint = ""
-        if self._shared and isinstance(error, ValueError) and "read-only" in str(error):
+        if self._rules.shared and isinstance(error, ValueError) and "read-only" in str(error):
             hint = " (in process, inputs belong to others as well: copy them, or set EXECUTION to 'process')"
         return InternalError(
             f"Failed to process the request(s) for model instance '{self._name}', message: "
@@ -297,12 +289,10 @@ def started(
         imported.close()
         raise
     config = read_json(arguments["model_config"])
-    outputs = [item["name"] for item in config.get("output", ())]
+    outputs = tuple(item["name"] for item in config.get("output", ()))
     iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
-    name = arguments["model_instance_name"]
-    return PythonInstance(
-        model, imported, context, name, outputs=outputs, decoupled=decoupled, alone=alone, iterative=iterative
-    )
+    rules = RequestRules(context.model_version, outputs, decoupled, shared=not alone)
+    return PythonInstance(model, imported, context, arguments["model_instance_name"], rules, iterative=iterative)
 
 
 def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:

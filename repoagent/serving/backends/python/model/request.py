@@ -1,7 +1,7 @@
 """Requests as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Final
@@ -11,6 +11,7 @@ from repoagent.serving.backends.python.model.response import (
     AsyncResponseIterator,
     InferenceResponse,
     InferenceResponseSender,
+    RequestRules,
     ResponseIterator,
     checked_parameters,
     checked_tensors,
@@ -90,26 +91,14 @@ class InferenceRequest:
         self._wanted: Sequence[str] = self._core.requested_outputs
 
     @classmethod
-    def wrap(
-        cls,
-        core: InferRequest,
-        version: str,
-        outputs: Sequence[str] = (),
-        over: Callable[[InferenceResponseSender], object] | None = None,
-        *,
-        shared: bool = False,
-        decoupled: bool = True,
-    ) -> "InferenceRequest":
-        """The view of a request that the server hands over to a model with these ``outputs``.
-
-        ``shared``: its inputs are others' as well, and can only be read.
-        """
+    def wrap(cls, core: InferRequest, rules: RequestRules) -> "InferenceRequest":
+        """The view of a request that the server hands over to a model."""
         request = cls.__new__(cls)
         request._core = core
         request._flags = _SEQUENCE_START * core.asked.sequence_start | _SEQUENCE_END * core.asked.sequence_end
-        request._shared = shared
-        request._wanted = core.requested_outputs or outputs
-        request._sender = InferenceResponseSender(core, version, request._wanted, over, decoupled=decoupled)
+        request._shared = rules.shared
+        request._wanted = core.requested_outputs or rules.outputs
+        request._sender = InferenceResponseSender(core, rules)
         return request
 
     def inputs(self) -> list[Tensor]:

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
 
@@ -213,44 +214,32 @@ def received(response: InferResponse | None) -> InferenceResponse:
     return InferenceResponse.wrap(tensors, error, response.parameters)
 
 
-def response_of(
-    request: InferRequest, version: str, response: InferenceResponse, wanted: Sequence[str] = ()
-) -> InferResponse:
-    """The core's form of what a model answered; only the outputs that are ``wanted``, or all if none is named."""
-    answer = InferResponse(request.model_name, version, id=request.asked.id, parameters=response._parameters)
-    if response._error is not None:
-        answer.error = core_error(response._error)
-        return answer
-    for tensor in response._tensors:
-        name = tensor.name()
-        if not wanted or name in wanted:
-            answer.outputs[name] = tensor.unwrap()
-    return answer
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestRules:
+    """What holds for all requests that the server hands over to one instance of a model."""
+
+    version: str
+    outputs: Sequence[str]
+    """Those of the configuration: what else the model answers is left out."""
+    decoupled: bool
+    shared: bool
+    """Inputs are others' as well, and can only be read."""
+    unanswered: "set[InferenceResponseSender]" = field(default_factory=set)
+    """Of the requests that the model answers through their senders, those whose final response is still to come."""
 
 
 class InferenceResponseSender:
     """Where a model sends the responses to one request, from any thread.
 
-    ``wanted``: see :func:`response_of`; ``over`` hears of the final response. A model that is not ``decoupled`` sends
-    exactly one response, with the final flag or before it; the server gets it with the flag.
+    A model that is not decoupled sends exactly one response, with the final flag or before it; the server gets it with
+    the flag.
     """
 
-    __slots__ = ("_decoupled", "_held", "_lock", "_over", "_request", "_sent", "_version", "_wanted", "open")
+    __slots__ = ("_held", "_lock", "_request", "_rules", "_sent", "open")
 
-    def __init__(
-        self,
-        request: InferRequest,
-        version: str,
-        wanted: Sequence[str] = (),
-        over: "Callable[[InferenceResponseSender], object] | None" = None,
-        *,
-        decoupled: bool = True,
-    ) -> None:
+    def __init__(self, request: InferRequest, rules: RequestRules) -> None:
         self._request = request
-        self._version = version
-        self._wanted = wanted
-        self._over = over
-        self._decoupled = decoupled
+        self._rules = rules
         self._lock = threading.Lock()
         self.open = True
         """Whether the final response is still to come."""
@@ -275,9 +264,9 @@ class InferenceResponseSender:
         final = flags == FINAL
         with self._lock:
             self._check(response is not None)
-            answer = None if response is None else response_of(self._request, self._version, response, self._wanted)
+            answer = None if response is None else self._answer(response)
             self._sent = True
-            if self._decoupled or (final and answer is not None):
+            if self._rules.decoupled or (final and answer is not None):
                 self._send(answer, final=final)
             elif final:
                 self._send(self._held, final=True)
@@ -286,16 +275,32 @@ class InferenceResponseSender:
 
     def _check(self, with_response: bool) -> None:
         """Raise what Triton's sender would."""
-        if not self._decoupled and with_response and self._sent:
+        if not self._rules.decoupled and with_response and self._sent:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send more than one response."
             )
-        if not self._decoupled and not with_response and not self._sent:
+        if not self._rules.decoupled and not with_response and not self._sent:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
             )
         if not self.open:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
+
+    def _answer(self, response: InferenceResponse) -> InferResponse:
+        """The core's form of what the model answered, with the outputs that are wanted."""
+        request = self._request
+        answer = InferResponse(
+            request.model_name, self._rules.version, id=request.asked.id, parameters=response._parameters
+        )
+        if response._error is not None:
+            answer.error = core_error(response._error)
+            return answer
+        wanted = request.requested_outputs or self._rules.outputs
+        for tensor in response._tensors:
+            name = tensor.name()
+            if not wanted or name in wanted:
+                answer.outputs[name] = tensor.unwrap()
+        return answer
 
     def reschedule(self) -> bool:
         """Have the request executed again, unless it has had its final response; not part of Triton's interface."""
@@ -313,15 +318,15 @@ class InferenceResponseSender:
         """
         with self._lock:
             if self.open:
-                answer = InferResponse(self._request.model_name, self._version, id=self._request.asked.id, error=error)
+                request = self._request
+                answer = InferResponse(request.model_name, self._rules.version, id=request.asked.id, error=error)
                 self._send(self._held or answer, final=True)
 
     def _send(self, answer: InferResponse | None, *, final: bool) -> None:
         if final:
             self.open = False
             self._held = None
-            if self._over is not None:
-                self._over(self)
+            self._rules.unanswered.discard(self)
         self._request.send(answer, final)
 
     @raising_tritons
