@@ -45,19 +45,12 @@ def requested_outputs(requests: Sequence[InferRequest]) -> tuple[str, ...]:
 
 
 class Joiner:
-    """Joins and splits the requests to one model along their first dimension.
+    """Joins and splits the requests to one model along their first dimension."""
 
-    ``whole`` are the tensors without a batch dimension: as an input it is the same in all requests, as an output it
-    goes to all of them.
-    """
-
-    def __init__(self, whole: frozenset[str] = frozenset()) -> None:
-        self._whole = whole
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> "Joiner":
-        inputs = [item.name for item in config.input if item.is_shape_tensor]
-        return cls(frozenset(inputs + [item.name for item in config.output if item.is_shape_tensor]))
+    def __init__(self, config: ModelConfig) -> None:
+        tensors: list[Any] = [*config.input, *config.output]
+        self._whole = frozenset(item.name for item in tensors if item.is_shape_tensor)
+        """Without a batch dimension: such an input is the same in all requests, such an output goes to all of them."""
 
     def join(self, requests: Sequence[InferRequest]) -> dict[str, Tensor]:
         """The inputs of all ``requests``, which have the same inputs of the same shapes but for the first dimension."""
@@ -166,36 +159,19 @@ class _Scattered:
 class RaggedJoiner(Joiner):
     """A :class:`Joiner` for a model with ragged inputs, or with inputs or outputs that follow from the batch."""
 
-    def __init__(
-        self,
-        whole: frozenset[str],
-        ragged: frozenset[str],
-        made: Sequence[_Made],
-        scattered: Mapping[str, _Scattered],
-    ) -> None:
-        super().__init__(whole)
-        self._ragged = ragged
-        self._made = tuple(made)
-        self._scattered = scattered
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> "RaggedJoiner":
-        whole = [item.name for item in config.input if item.is_shape_tensor]
-        whole += [item.name for item in config.output if item.is_shape_tensor]
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         dims = {item.name: tuple(item.dims) for item in config.output}
-        return cls(
-            frozenset(whole),
-            frozenset(item.name for item in config.input if item.allow_ragged_batch),
-            [
-                _Made(item.kind, DataType(item.data_type), item.source_input[0], tuple(item.target_name))
-                for item in config.batch_input
-            ],
-            {
-                target: _Scattered(item.source_input[0], dims[target])
-                for item in config.batch_output
-                for target in item.target_name
-            },
-        )
+        self._ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
+        self._made = [
+            _Made(item.kind, DataType(item.data_type), item.source_input[0], tuple(item.target_name))
+            for item in config.batch_input
+        ]
+        self._scattered = {
+            target: _Scattered(item.source_input[0], dims[target])
+            for item in config.batch_output
+            for target in item.target_name
+        }
 
     @staticmethod
     def needed(config: ModelConfig) -> bool:

@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from repoagent.errors import CancelledError, RepoAgentError
 from repoagent.serving.instances.backend import BatchRunner, Capability
-from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
+from repoagent.serving.instances.batches import Batch, Joiner, RaggedJoiner, requested_outputs
 from repoagent.serving.instances.instance import Instance, VersionContext, as_repoagent_error, batch_size
 from repoagent.serving.measuring.latencies import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
@@ -24,15 +24,9 @@ class RunnerInstance(Instance):
     """An instance over a :class:`BatchRunner`; see :class:`Instance` for the stages of an execution."""
 
     capabilities = Capability.STAGED
+    joiner: ClassVar[type[Joiner]] = Joiner
 
-    def __init__(
-        self,
-        context: VersionContext,
-        runner: BatchRunner,
-        *,
-        reshaper: Reshaper | None = None,
-        joiner: Joiner | None = None,
-    ) -> None:
+    def __init__(self, context: VersionContext, runner: BatchRunner) -> None:
         self._model_name = context.name
         self._version = str(context.version)
         self._runner = runner
@@ -42,8 +36,8 @@ class RunnerInstance(Instance):
         self._statistics = context.statistics
         self._record = context.statistics.record
         self._batching = context.batching
-        self._reshaper = reshaper
-        self._joiner = joiner or Joiner()
+        self._reshaper = Reshaper.of(context.config)
+        self._joiner = self.joiner(context.config)
         self._endable = runner if Capability.ENDS_RUNS in can else None
         self._running: Sequence[InferRequest] = ()
         """What an endable runner executes."""
@@ -213,7 +207,9 @@ class RunnerInstance(Instance):
 
 
 class RaggedInstance(RunnerInstance):
-    """One whose model always sees a batch as its joiner makes it, also of a single request."""
+    """One whose model always sees a batch as its joiner makes it, also of a single request; without a reshape."""
+
+    joiner = RaggedJoiner
 
     def _joins(self, requests: Sequence[InferRequest]) -> bool:
         return bool(requests)

@@ -8,11 +8,10 @@ from repoagent.config import ModelConfig
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import CancelledError, UnsupportedError
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, Capability, InstanceSpec
-from repoagent.serving.instances.batches import Joiner, RaggedJoiner
+from repoagent.serving.instances.batches import RaggedJoiner
 from repoagent.serving.instances.instance import Instance, VersionContext, close_all, group_specs
 from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance, StagedRunnerInstance
-from repoagent.serving.requests.tensor import Reshaper
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_queue import BatchRule, BatchSettings
 from repoagent.serving.scheduling.batching import DynamicBatchScheduler
@@ -114,9 +113,9 @@ def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) 
     inner = model.create_instance(spec)
     if isinstance(inner, BatchRunner):
         if RaggedJoiner.needed(config):
-            return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
+            return RaggedInstance(version, inner)
         kind = StagedRunnerInstance if Capability.OVERLAPS in inner.capabilities else RunnerInstance
-        return kind(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
+        return kind(version, inner)
     if config.batch_input or config.batch_output:
         inner.close()
         raise UnsupportedError(

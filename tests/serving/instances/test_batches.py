@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from repoagent.config import read_text
+from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError
 from repoagent.serving.instances.batches import Joiner, requested_outputs
 from repoagent.serving.requests.request import Asked, InferRequest
@@ -14,19 +14,19 @@ def request(*outputs: str, **inputs: Array) -> InferRequest:
 
 
 def test_inputs_are_joined_in_order_into_one_piece_of_memory() -> None:
-    joined = Joiner().join([request(x=np.full((rows, 2), rows, np.int16)) for rows in (1, 3)])
+    joined = Joiner(ModelConfig()).join([request(x=np.full((rows, 2), rows, np.int16)) for rows in (1, 3)])
     assert joined["x"].array.tolist() == [[1, 1], [3, 3], [3, 3], [3, 3]]
     assert joined["x"].array.flags.c_contiguous
     assert joined["x"].array.dtype == np.int16
 
 
 def test_text_is_joined_too() -> None:
-    joined = Joiner().join([request(x=np.array([[value]], object)) for value in (b"a", b"bc")])
+    joined = Joiner(ModelConfig()).join([request(x=np.array([[value]], object)) for value in (b"a", b"bc")])
     assert joined["x"].array.tolist() == [[b"a"], [b"bc"]]
 
 
 def test_outputs_are_handed_out_without_a_copy() -> None:
-    joiner = Joiner()
+    joiner = Joiner(ModelConfig())
     requests = [request(x=np.zeros((rows, 1))) for rows in (2, 1)]
     outputs = {"y": Tensor.of(np.arange(3.0).reshape(3, 1))}
     parts = joiner.split(outputs, requests, joiner.sizes(requests))
@@ -35,7 +35,7 @@ def test_outputs_are_handed_out_without_a_copy() -> None:
 
 
 def test_each_request_gets_the_outputs_that_it_asked_for() -> None:
-    joiner = Joiner()
+    joiner = Joiner(ModelConfig())
     requests = [request("a", x=np.zeros((1, 1))), request("b", "a", x=np.zeros((1, 1)))]
     assert requested_outputs(requests) == ("a", "b")
     outputs = {name: Tensor.of(np.zeros((2, 1))) for name in "ab"}
@@ -46,7 +46,7 @@ def test_each_request_gets_the_outputs_that_it_asked_for() -> None:
 def test_an_output_that_is_no_batch_is_an_error() -> None:
     requests = [request(x=np.zeros((1, 1)))] * 2
     with pytest.raises(InternalError, match=r"output 'y' has shape \[3, 1\], but its first dimension must be 2"):
-        Joiner().split({"y": Tensor.of(np.zeros((3, 1)))}, requests, [1, 1])
+        Joiner(ModelConfig()).split({"y": Tensor.of(np.zeros((3, 1)))}, requests, [1, 1])
 
 
 def test_tensors_without_a_batch_dimension_stay_whole() -> None:
@@ -54,7 +54,7 @@ def test_tensors_without_a_batch_dimension_stay_whole() -> None:
         'max_batch_size: 4 input { name: "s" is_shape_tensor: true } input { name: "x" }'
         'output { name: "t" is_shape_tensor: true } output { name: "y" }'
     )
-    joiner = Joiner.of(config)
+    joiner = Joiner(config)
     requests = [request(s=np.array([7, 8, 9]), x=np.zeros((1, 2)))] * 2
     joined = joiner.join(requests)
     assert joined["s"].array.tolist() == [7, 8, 9]

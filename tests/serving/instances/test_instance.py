@@ -12,7 +12,6 @@ from repoagent.serving.instances.native_instances import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.tensor import Reshaper
 from tests.serving.version_contexts import version_of
 
 RequestMaker = Callable[..., InferRequest]
@@ -114,7 +113,7 @@ def test_reshapes_are_applied_on_both_sides(new_runner: Any, request_of: Request
         return run(inputs, outputs)
 
     runner.run = watched
-    instance = RunnerInstance(version_of(batching=True), runner, reshaper=Reshaper.of(config))
+    instance = RunnerInstance(version_of(config=config), runner)
     assert instance.call(request_of(values=np.ones((3, 4)))).outputs["y"].shape == (3, 1, 4)
     assert seen == [(3, 2, 2)]
 

@@ -112,7 +112,7 @@ def test_what_the_model_is_told_of_the_batch(kind: str, expected: list[Any]) -> 
     )
     shapes = [(1, 1, 3), (2, 2, 2), (1, 2, 1)]
     requests = [request(np.arange(np.prod(shape)).reshape(shape)) for shape in shapes]
-    joined = RaggedJoiner.of(config).join(requests)
+    joined = RaggedJoiner(config).join(requests)
     assert joined["told"].array.tolist() == expected
     assert joined["told"].array.dtype == np.float32
     assert joined["x"].array.tolist() == [*range(3), *range(8), *range(2)]
@@ -126,13 +126,13 @@ def test_inputs_that_are_not_ragged_are_joined_as_ever() -> None:
     requests = [request([[1.0]]), request([[2.0, 3.0]])]
     for number, each in enumerate(requests):
         each.inputs = {**each.inputs, "e": Tensor.of(np.full((1, 2), number, np.float32))}
-    joined = RaggedJoiner.of(config).join(requests)
+    joined = RaggedJoiner(config).join(requests)
     assert {name: tensor.array.tolist() for name, tensor in joined.items()} == {"x": [1, 2, 3], "e": [[0, 0], [1, 1]]}
 
 
 def test_an_output_that_cannot_be_cut_is_an_error() -> None:
     config = read_text(f"max_batch_size: 8 {BASE.partition('KIND_CPU }')[2]} {TWICE}")
-    joiner = RaggedJoiner.of(config)
+    joiner = RaggedJoiner(config)
     requests = [request([[1, 2]]), request([[3]])]
     with pytest.raises(InternalError, match=r"output 'twice' has 4 elements, but the inputs .* have 3"):
         joiner.split({"twice": Tensor.of(np.zeros(4, np.float32))}, requests, [1, 1])

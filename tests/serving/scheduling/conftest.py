@@ -10,7 +10,6 @@ import pytest
 
 from repoagent.config import ModelConfig, check, normalize, read_text
 from repoagent.serving.instances.backend import BatchRunner, Capability
-from repoagent.serving.instances.batches import Joiner
 from repoagent.serving.instances.runner_instances import RunnerInstance, StagedRunnerInstance
 from repoagent.serving.measuring.latencies import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
@@ -174,7 +173,7 @@ class Bench:
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
         version = version_of(self.statistics, config=self.config, run_time=self.run_time)
         kind = StagedRunnerInstance if Capability.OVERLAPS in runner.capabilities else RunnerInstance
-        return kind(version, runner, joiner=Joiner.of(self.config))
+        return kind(version, runner)
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)
