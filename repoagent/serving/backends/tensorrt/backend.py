@@ -4,7 +4,6 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -94,28 +93,6 @@ class TensorRtModel(BackendModel):
             engine.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What ``--backend-config=tensorrt,...`` sets."""
-
-    allow_host_code: bool = False
-    runtime_cache_directory: str = ""
-
-    @classmethod
-    def of(cls, settings: Mapping[str, str]) -> "Settings":
-        """Read them; raises ``InvalidArgumentError`` for a value that makes no sense."""
-        host_code = str(settings.get("allow-host-code", "false")).lower()
-        if host_code not in ("true", "false"):
-            raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
-        return cls(host_code == "true", str(settings.get("runtime-cache-directory", "")))
-
-    def runtime_cache(self, plan: Any) -> str:
-        """The file that keeps what was compiled for ``plan``; empty for none. Its name is the plan's digest."""
-        if not self.runtime_cache_directory:
-            return ""
-        return str(Path(self.runtime_cache_directory) / f"{hashlib.sha256(plan).hexdigest()}.runtime-cache")
-
-
 _SETTINGS: Final = ("allow-host-code", "runtime-cache-directory")
 
 
@@ -135,8 +112,13 @@ class TensorRtBackend:
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, platform: "CudaPlatform | None" = None) -> None:
         """``platform``: where plans run; found out when the first model needs it if not given."""
-        warn_of_unknown("tensorrt", settings or {}, _SETTINGS)
-        self._settings = Settings.of(settings or {})
+        settings = settings or {}
+        warn_of_unknown("tensorrt", settings, _SETTINGS)
+        host_code = settings.get("allow-host-code", "false").lower()
+        if host_code not in ("true", "false"):
+            raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
+        self._allow_host_code = host_code == "true"
+        self._cache_directory = settings.get("runtime-cache-directory", "")
         self._platform = platform
         self._lock = threading.Lock()
 
@@ -229,8 +211,10 @@ class TensorRtBackend:
             platform.check_plan(plan, device)
         except (InvalidArgumentError, UnsupportedError) as error:
             raise type(error)(f"unable to load the plan of model '{config.name}': {error}") from error
-        options = EngineOptions(device, self._settings.allow_host_code, self._settings.runtime_cache(plan))
-        return platform.open(plan, options)
+        cache = ""
+        if self._cache_directory:
+            cache = str(Path(self._cache_directory) / f"{hashlib.sha256(plan).hexdigest()}.runtime-cache")
+        return platform.open(plan, EngineOptions(device, self._allow_host_code, cache))
 
 
 def _statement(files: ModelFiles, path: str) -> bytes:
