@@ -21,7 +21,6 @@ from repoagent.installing import install_hint
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-EXTERNAL_ABOVE: Final = 1 << 30
 _AUTO: Final = "auto"
 _QUANTIZED: Final = frozenset(
     {"DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "DequantizeLinear", "QGemm"}
@@ -56,7 +55,7 @@ class Int8Converter:
             "weights": weights,
             "per_channel": truth(options, "per_channel"),
             "reduce_range": not has_vnni() if reduce_range == _AUTO else reduce_range == "true",
-            "external": bool(model.external) or model.model_bytes > EXTERNAL_ABOVE,
+            "external": model.writes_external,
         }
         tools = {"onnxruntime": runtime_version()}
         return ConversionPlan(model.parts, output, settings, tools, "any", model.replaced)

@@ -21,8 +21,6 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-EXTERNAL_ABOVE: Final = 1 << 30
-"""Bytes of a model file above which its weights are written apart: it can grow, and 2 GiB are the end of the format."""
 _ERRORS_ONLY: Final = 3
 _MIN_EXTERNAL_BYTES: Final = "1024"
 
@@ -53,9 +51,7 @@ class OptimizedConverter:
         refuse_other_backend(source.config)
         model = OnnxModel.find(source)
         output = file_name(options, "output") or model.place
-        # Weights go to a file of their own if they had one, or if the file may grow beyond what one can hold.
-        external = bool(model.external) or model.model_bytes > EXTERNAL_ABOVE
-        settings = {"input": model.path, "output": output, "level": level, "external": external}
+        settings = {"input": model.path, "output": output, "level": level, "external": model.writes_external}
         tools = {"onnxruntime": runtime_version()}
         return ConversionPlan(model.parts, output, settings, tools, processor(), model.replaced)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BACKEND: Final = "onnxruntime"
 PLATFORM: Final = "onnxruntime_onnx"
 DEFAULT_FILE_NAME: Final = "model.onnx"
+_EXTERNAL_ABOVE: Final = 1 << 30
+"""Bytes of a model file above which its weights are written apart: it can grow, and 2 GiB are the end of the format."""
 
 
 def refuse_other_backend(config: "ModelConfig | None") -> None:
@@ -122,9 +124,9 @@ class OnnxModel:
         return (self.path, *self.external)
 
     @property
-    def model_bytes(self) -> int:
-        """The size of the model file alone."""
-        return (self.directory / self.path).stat().st_size
+    def writes_external(self) -> bool:
+        """Whether a result has its weights in a file of their own: if the model had, or may grow beyond one file."""
+        return bool(self.external) or (self.directory / self.path).stat().st_size > _EXTERNAL_ABOVE
 
     @property
     def replaced(self) -> tuple[str, ...]:

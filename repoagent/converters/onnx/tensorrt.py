@@ -19,7 +19,6 @@ from repoagent.converters.plans import (
     refuse_unsupported,
     target_of,
 )
-from repoagent.engines.builder.profiles import PlanSettings
 from repoagent.engines.flavours import installed_version
 from repoagent.errors import InvalidArgumentError
 
@@ -48,7 +47,8 @@ class TensorRtConverter:
         flavour = chosen_flavour(options)
         model = OnnxModel.find(source)
         settings = plan_settings(source.config, options)
-        _check_groups(source.config, settings)
+        if source.config is not None and (given := len(settings.profiles)):
+            _check_groups(source.config, given, f"{given} are given")  # Before anything is built.
         output = file_name(options, "output") or _PLAN
         values = {"input": model.path, "output": output, "flavour": flavour.value, "plan": settings.to_json()}
         tools = {flavour.value: installed_version(flavour)}
@@ -63,12 +63,7 @@ class TensorRtConverter:
         config.platform = ""
         config.default_model_filename = plan.output
         count = max(1, len(product.annotations["profiles"]))
-        for group in config.instance_group:
-            for profile in group.profile:
-                if profile.isdecimal() and int(profile) >= count:
-                    raise InvalidArgumentError(
-                        f"instance_group asks for profile {profile}, but the plan has {count}, counted from 0"
-                    )
+        _check_groups(config, count, f"the plan has {count}")
         _drop_accelerator(config)
 
 
@@ -88,16 +83,11 @@ def _format_hint(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_groups(config: ModelConfig | None, settings: PlanSettings) -> None:
-    """Refuse, before anything is built, an instance group that asks for a profile that will not be there."""
-    if config is None or not settings.profiles:
-        return
-    asked = {profile for group in config.instance_group for profile in group.profile}
-    for profile in sorted(asked):
-        if profile.isdecimal() and int(profile) >= len(settings.profiles):
-            raise InvalidArgumentError(
-                f"instance_group asks for profile {profile}, but {len(settings.profiles)} are given, counted from 0"
-            )
+def _check_groups(config: ModelConfig, count: int, stated: str) -> None:
+    """Refuse an instance group that asks for a profile beyond ``count``."""
+    for profile in sorted({profile for group in config.instance_group for profile in group.profile}):
+        if profile.isdecimal() and int(profile) >= count:
+            raise InvalidArgumentError(f"instance_group asks for profile {profile}, but {stated}, counted from 0")
 
 
 def _drop_accelerator(config: ModelConfig) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from repoagent.api import ConversionJob, ConversionPlan, ConversionSource, ModelConfig
-from repoagent.converters.onnx import optimized
+from repoagent.converters.onnx import source
 from repoagent.converters.onnx.optimized import Level, OptimizedConverter
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsafePathError
 
@@ -79,7 +79,7 @@ def test_a_large_model_gets_external_weights(
     save: Save, perceptron: "onnx.ModelProto", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not plan(save(perceptron)).settings["external"]
-    monkeypatch.setattr(optimized, "EXTERNAL_ABOVE", 1000)
+    monkeypatch.setattr(source, "_EXTERNAL_ABOVE", 1000)
     assert plan(save(perceptron)).settings["external"]
 
 
