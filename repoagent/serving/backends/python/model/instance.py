@@ -19,7 +19,7 @@ from repoagent.serving.backends.python.model.context import (
     let_interrupt_pass,
     running,
 )
-from repoagent.serving.backends.python.model.model_module import ImportedModel, import_model
+from repoagent.serving.backends.python.model.model_module import OwnModules, import_model
 from repoagent.serving.backends.python.model.request import InferenceRequest
 from repoagent.serving.backends.python.model.response import (
     FINAL,
@@ -86,7 +86,7 @@ class PythonInstance(BackendInstance):
     def __init__(
         self,
         model: Any,
-        imported: ImportedModel,
+        modules: OwnModules,
         context: ModelContext,
         name: str,
         rules: RequestRules,
@@ -94,7 +94,7 @@ class PythonInstance(BackendInstance):
         iterative: bool = False,
     ) -> None:
         self._model = model
-        self._imported = imported
+        self._modules = modules
         self._context = context
         self._name = name
         self._rules = rules
@@ -153,7 +153,7 @@ class PythonInstance(BackendInstance):
                 logger.exception("finalize of model '%s' raised", self._context.model_name)
                 let_interrupt_pass(error)
         del self._model
-        self._imported.close()
+        self._modules.close()
         for sender in list(self._unanswered):
             sender.fail(UnavailableError(f"model '{self._context.model_name}' is unloaded"))
 
@@ -267,12 +267,12 @@ def completed(path: Path, context: ModelContext, config: str, *, alone: bool = F
 
     ``alone``: see :func:`import_model`. Raises ``InternalError`` if the file cannot be run, or the function raised.
     """
-    imported = import_model(path, context, alone=alone)
+    model_class, modules = import_model(path, context, alone=alone)
     try:
-        complete = getattr(imported.model_class, "auto_complete_config", None)
+        complete = getattr(model_class, "auto_complete_config", None)
         return None if complete is None else _call(complete, ModelConfig(config), context).as_dict()
     finally:
-        imported.close()
+        modules.close()
 
 
 def started(
@@ -282,17 +282,17 @@ def started(
 
     ``alone``: see :func:`import_model`. Raises ``InternalError`` if the file or ``initialize`` raised.
     """
-    imported = import_model(path, context, alone=alone)
+    model_class, modules = import_model(path, context, alone=alone)
     try:
-        model = _initialized(imported, context, arguments)
+        model = _initialized(model_class, context, arguments)
     except BaseException:
-        imported.close()
+        modules.close()
         raise
     config = read_json(arguments["model_config"])
     outputs = tuple(item["name"] for item in config.get("output", ()))
     iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
     rules = RequestRules(context.model_version, outputs, decoupled, shared=not alone)
-    return PythonInstance(model, imported, context, arguments["model_instance_name"], rules, iterative=iterative)
+    return PythonInstance(model, modules, context, arguments["model_instance_name"], rules, iterative=iterative)
 
 
 def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:
@@ -310,10 +310,10 @@ def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelCon
     return result
 
 
-def _initialized(imported: ImportedModel, context: ModelContext, arguments: dict[str, str]) -> Any:
+def _initialized(model_class: Any, context: ModelContext, arguments: dict[str, str]) -> Any:
     with entered(context):
         try:
-            model = imported.model_class()
+            model = model_class()
             if hasattr(model, "initialize"):
                 model.initialize(arguments)
         except BaseException as error:

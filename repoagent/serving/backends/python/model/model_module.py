@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -144,20 +143,9 @@ _numbers: Final = itertools.count(1)
 _importing: Final = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedModel:
-    """The class ``TritonPythonModel`` of one run of a file, and the modules that came with it."""
-
-    model_class: Any
-    modules: OwnModules
-
-    def close(self) -> None:
-        """Forget the modules; what still refers to them keeps them alive."""
-        self.modules.close()
-
-
-def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> ImportedModel:
-    """Run the file at ``path`` as code of the model of ``context``.
+def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> tuple[Any, OwnModules]:
+    """Run the file at ``path`` as code of the model of ``context``: its class ``TritonPythonModel``, and the modules
+    that came with it.
 
     Files beside it, and in the directory above, can be imported, as under Triton, and each model gets modules of its
     own even where names are equal. Called again for the same path, the file is run again. ``alone``: this process has
@@ -173,9 +161,9 @@ def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> I
         with _importing, entered(context):
             if alone:
                 _settle_in(directories, utils)
-                return _execute(path, modules)
+                return _model_class(modules.run(path), path), modules
             with _surroundings(directories):
-                return _execute(path, modules)
+                return _model_class(modules.run(path), path), modules
     except BaseException as error:
         modules.close()
         if isinstance(error, RepoAgentError):
@@ -184,11 +172,11 @@ def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> I
         raise InternalError(fault_text(error, context)) from error
 
 
-def _execute(path: Path, modules: OwnModules) -> ImportedModel:
-    model_class = getattr(modules.run(path), "TritonPythonModel", None)
-    if not isinstance(model_class, type):
+def _model_class(module: ModuleType, path: Path) -> Any:
+    found = getattr(module, "TritonPythonModel", None)
+    if not isinstance(found, type):
         raise InternalError(f"{path.name} must define a class TritonPythonModel")
-    return ImportedModel(model_class, modules)
+    return found
 
 
 def _settle_in(directories: Sequence[Path], utils: ModuleType) -> None:
