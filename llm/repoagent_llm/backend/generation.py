@@ -53,6 +53,7 @@ class Reply:
         self._request.on_behind = hold
         if self._request.behind:
             hold(True)
+            hold(self._request.behind)  # It may read on since that look.
         self._request.on_cancel = cancel
         if self._request.cancelled or not self._open:
             cancel()

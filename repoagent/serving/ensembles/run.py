@@ -109,6 +109,7 @@ class EnsembleRun:
     def start(self) -> None:
         """Begin. Returns when nothing can be done on this thread without waiting."""
         self.request.on_cancel = self._tell_steps
+        self.request.on_behind = self._hold_steps
         self._working, self._worker = True, threading.get_ident()
         absent = self._plan.inputs - self.request.inputs.keys()  # Optional ones; the request has been checked.
         reshaper = self._plan.reshaper
@@ -192,6 +193,11 @@ class EnsembleRun:
             request.cancel()
         with self._calm:
             self._calm.notify_all()
+
+    def _hold_steps(self, behind: bool) -> None:
+        """Those that follow see for themselves whether the client is behind. Called from any thread."""
+        for request in list(self._in_flight):
+            request.fall_behind(behind)
 
     def _new_scope(self, label: int) -> _Scope:
         needed = self._needed
@@ -284,7 +290,7 @@ class EnsembleRun:
         if self._error is None and self._answer is not None:
             response, self._answer = self._answer, None
         self._send_answer()
-        self.request.on_cancel = None  # It would keep this run, and all its tensors.
+        self.request.on_cancel = self.request.on_behind = None  # They would keep this run, and all its tensors.
         self._ensemble.record(self.request, self._error, self._durations)
         self.request.send(response, True)
 

@@ -111,6 +111,14 @@ class StepRequest(InferRequest):
     def cancelled(self, value: bool) -> None:
         self._own_cancelled = value
 
+    @property
+    def behind(self) -> bool:
+        return self.run.request.behind
+
+    @behind.setter
+    def behind(self, value: bool) -> None:
+        """It is always the client of the whole ensemble that is behind."""
+
 
 def _time_left_us(request: InferRequest) -> int:
     timeout_us = request.asked.timeout_us

@@ -20,6 +20,10 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _NO_WEBSOCKETS: Final = 1003
+_FAR: Final = 1 << 16
+_NEAR: Final = 1 << 14
+"""Bytes of a stream that wait for the host's server: with more, the client is behind; with less, no more. A socket's
+are the same."""
 
 
 class AsgiApp:
@@ -112,7 +116,9 @@ class _Exchange:
         self._own = [(b"x-request-id", request_id)] if request_id is not None else []
         self._waiting: asyncio.Queue[_Message] = asyncio.Queue()
         self.on_cancel: Callable[[], None] | None = None
-        self.on_behind: Callable[[bool], None] | None = None  # The host's server waits in ``send``: see ``relay``.
+        self.on_behind: Callable[[bool], None] | None = None
+        self._behind = False
+        """Whether the host's server has waited in ``send`` for so long that much has not been passed on."""
 
     def respond(self, response: Response) -> None:
         for message in _messages(response, self._method, self._own):
@@ -126,9 +132,16 @@ class _Exchange:
         self._bytes += len(piece)
         if not self._unread.keeps_up(self._bytes) and self.on_cancel is not None:
             self.on_cancel()
+        if not self._behind and self._bytes > _FAR:
+            self._fall_behind(True)
 
     def end(self) -> None:
         self._waiting.put_nowait(_piece(b"", False))
+
+    def _fall_behind(self, behind: bool) -> None:
+        self._behind = behind
+        if self.on_behind is not None:
+            self.on_behind(behind)
 
     async def relay(self, send: _Send, gone: "asyncio.Task[None]") -> None:
         """Pass the response on; if the client leaves before its end, cancel the request."""
@@ -141,6 +154,8 @@ class _Exchange:
                 return
             await send(message)
             self._bytes = max(0, self._bytes - len(message.get("body", b"")))
+            if self._behind and self._bytes <= _NEAR:
+                self._fall_behind(False)
             more = message.get("more_body", True)
 
     async def _next(self, gone: "asyncio.Task[None]") -> _Message | None:

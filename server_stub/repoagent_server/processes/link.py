@@ -1,7 +1,7 @@
 """The socket to one other worker, and the requests that cross it.
 
-The messages are those of Python models' processes: CALL and CALL_RESPONSE, and ASK whether a model is ready, or for the
-end of a request.
+The messages are those of Python models' processes: CALL and CALL_RESPONSE, and ASK whether a model is ready, or that a
+request ends, or gives way while its client does not read.
 """
 
 import itertools
@@ -120,6 +120,7 @@ class Link:
             body = [handed, self._rights.credential(request.asker), *request_body(number, request, packer)]
             self._open[number] = request
             request.on_cancel = partial(self._cancel, number)
+            request.on_behind = partial(self._fall_behind, number)
             self._channel.send(Kind.CALL, body, packer)
         except PeerGoneError:
             self._fail(number, self._gone(request))
@@ -130,6 +131,8 @@ class Link:
         else:
             if request.cancelled:
                 self._cancel(number)
+            if request.behind:
+                self._fall_behind(number, True)
             if self._ended:
                 self._fail(number, self._gone(request))
 
@@ -149,10 +152,14 @@ class Link:
         if number in self._open:
             self.send(Kind.ASK, [number, "cancel", number])
 
+    def _fall_behind(self, number: int, behind: bool) -> None:
+        if number in self._open:
+            self.send(Kind.ASK, [number, "hold" if behind else "go on", number])
+
     def _fail(self, number: int, error: RepoAgentError) -> None:
         request = self._open.pop(number, None)
         if request is not None:
-            request.on_cancel = None
+            request.on_cancel = request.on_behind = None
             self._deliver_late(number, partial(answer_error, request, error), last=True)
 
     def _gone(self, request: InferRequest) -> RepoAgentError:
@@ -166,7 +173,7 @@ class Link:
         if response is not None:
             response.id = request.asked.id
         if final:
-            request.on_cancel = None
+            request.on_cancel = request.on_behind = None
         if isinstance(request, StepRequest):  # An ensemble may hold who answers back until other answers come.
             self._deliver_late(number, partial(request.send, response, bool(final)), last=bool(final))
         else:
@@ -227,10 +234,12 @@ class Link:
 
     def _ask(self, message: Message) -> None:
         number, question, about = message.body
-        if question == "cancel":
+        if question in ("cancel", "hold", "go on"):
             request = self._calls.get(about)
-            if request is not None:
+            if request is not None and question == "cancel":
                 request.cancel()
+            elif request is not None:
+                request.fall_behind(question == "hold")
         elif question == "ready":
             self._in_background.run(partial(self._answer_ready, number, about))
         else:

@@ -111,6 +111,27 @@ ensemble_scheduling {
 }
 """
 
+OVER_NARROW = """
+platform: "ensemble"
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: 1 },
+  { name: "stream" data_type: TYPE_BOOL dims: 1 },
+  { name: "max_tokens" data_type: TYPE_INT32 dims: 1 },
+  { name: "end_id" data_type: TYPE_INT32 dims: 1 }
+]
+output { name: "text_output" data_type: TYPE_STRING dims: -1 }
+ensemble_scheduling {
+  step [ {
+    model_name: "narrow" model_version: -1
+    input_map { key: "text_input" value: "text_input" }
+    input_map { key: "stream" value: "stream" }
+    input_map { key: "max_tokens" value: "max_tokens" }
+    input_map { key: "end_id" value: "end_id" }
+    output_map { key: "text_output" value: "text_output" }
+  } ]
+}
+"""
+
 
 def write(repository: Path, name: str, config: str, code: str = "") -> None:
     """A model in the repository."""
@@ -124,7 +145,7 @@ def write(repository: Path, name: str, config: str, code: str = "") -> None:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``sums``: a language model that adds. ``once``: the same, each request answered once. ``narrow``: one at a time,
     nobody waits. ``thinker``: like ``sums``, and every prompt opens its reasoning.
-    ``states``: its pooled hidden states. ``parrot``, ``chain`` (over it), ``letters``, ``numbers``."""
+    ``states``: its pooled hidden states. ``parrot``, ``chain`` (over it), ``over_narrow``, ``letters``, ``numbers``."""
     place = tmp_path_factory.mktemp("openai") / "repository"
     shutil.copytree(EXAMPLE / "repository", place, ignore=shutil.ignore_patterns("1"))
     subprocess.run(
@@ -143,6 +164,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(place, "parrot", PARROT_CONFIG, PARROT)
     write(place, "letters", LETTERS_CONFIG, LETTERS)
     write(place, "chain", ENSEMBLE)
+    write(place, "over_narrow", OVER_NARROW)
     return place
 
 

@@ -1,5 +1,6 @@
 """A client that does not read its stream: others are answered meanwhile, and it gets the same text when it reads on."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from urllib.parse import urlsplit
 import grpc
 import httpx
 import pytest
-from repoagent_server import KServeGrpc
+from repoagent_server import KServeGrpc, asgi_app
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.http.asgi import AsgiApp
 
 from repoagent.server import Server
 
@@ -28,6 +30,7 @@ ROUTES = {
         "input": "47",
     },
     "/v2/models/narrow/generate_stream": {"text_input": "47", "stream": True, "max_tokens": TOKENS, "end_id": -1},
+    "/v2/models/over_narrow/generate_stream": {"text_input": "47", "stream": True, "max_tokens": TOKENS, "end_id": -1},
 }
 
 
@@ -76,7 +79,7 @@ def _answered(http: httpx.Client) -> int:
     return int(stats["inference_stats"]["success"]["count"])
 
 
-@pytest.mark.parametrize(("path", "body"), ROUTES.items(), ids=["chat", "responses", "generate"])
+@pytest.mark.parametrize(("path", "body"), ROUTES.items(), ids=["chat", "responses", "generate", "ensemble"])
 def test_a_stream_that_is_not_read_gives_way_and_goes_on_with_the_same_text(
     url: str, http: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
@@ -91,6 +94,47 @@ def test_a_stream_that_is_not_read_gives_way_and_goes_on_with_the_same_text(
         assert short.status_code == 200
         assert _answered(http) == before + 1  # and the stream has not ended
         assert _texts(_read(connection, begin)) == read_at_once
+
+
+class Host:
+    """What an ASGI server is to the application, of which a client reads nothing until ``reads`` is set."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self._incoming = [{"type": "http.request", "body": json.dumps(body).encode()}]
+        self.sent: list[bytes] = []
+        self.begun, self.reads = asyncio.Event(), asyncio.Event()
+
+    async def call(self, app: AsgiApp, path: str) -> bytes:
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        await app(scope, self._receive, self._send)
+        return b"".join(self.sent)
+
+    async def _receive(self) -> Any:
+        return self._incoming.pop() if self._incoming else await asyncio.Event().wait()
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            self.begun.set()
+            await self.reads.wait()
+            self.sent.append(bytes(message["body"]))
+
+
+async def test_so_does_one_over_asgi(server: Server, http: httpx.Client) -> None:
+    path, body = next(iter(ROUTES.items()))
+    with asgi_app(server, allow_openai=True) as app:
+        once = Host(body)
+        once.reads.set()
+        read_at_once = _texts(await once.call(app, path))
+        before = _answered(http)
+        host, other = Host(body), Host({"model": "narrow", "prompt": "1", "max_tokens": 2})
+        stream = asyncio.create_task(host.call(app, path))
+        await host.begun.wait()
+        other.reads.set()
+        short = await other.call(app, "/v1/completions")
+        assert json.loads(short)["usage"]["completion_tokens"] == 2
+        assert _answered(http) == before + 1  # and the stream has not ended
+        host.reads.set()
+        assert _texts(await stream) == read_at_once
 
 
 def _ask_grpc(channel: grpc.Channel) -> Iterator[pb.ModelStreamInferResponse]:

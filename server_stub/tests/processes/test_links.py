@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -247,6 +248,25 @@ def test_a_cancellation_reaches_the_home(home: Home, pair: tuple[Worker, Worker]
     assert home.cancelled.wait(30)
     home.requests[-1].send(None, True)
     assert sender.over.wait(30)
+
+
+def test_what_is_not_read_is_held_at_the_home(home: Home, pair: tuple[Worker, Worker]) -> None:
+    sender, heard = Sender(), SimpleQueue[bool]()
+    made = request(sender)
+    made.fall_behind(True)
+    passing(pair[0]).submit(made)
+    there = home.take()
+    there.on_behind = heard.put
+    if there.behind:  # It may have come before.
+        heard.put(True)
+    assert heard.get(timeout=30)
+    made.fall_behind(False)
+    while heard.get(timeout=30):
+        pass
+    assert not there.behind
+    there.send(None, True)
+    assert sender.over.wait(30)
+    assert made.on_behind is None
 
 
 def test_readiness_is_that_of_the_home(pair: tuple[Worker, Worker]) -> None:
