@@ -26,10 +26,11 @@ ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "agents/convert")]
 
 from repoagent.api import ConversionJob, ConversionSource, RepoAgentError  # noqa: E402
+from repoagent.limits import DEFAULT_LIMITS  # noqa: E402
 
 SECONDS = 120
 """Of the processor."""
-MEMORY = 8 << 30
+MEMORY = DEFAULT_LIMITS.build_bytes
 CODES = ("compared", "worse", "refused", "errors")
 
 
@@ -64,7 +65,8 @@ def changed(content: bytes, source: random.Random) -> bytes:
 
 def converted(converter: Any, folder: Path, name: str) -> int:
     """The place of the outcome in :data:`CODES`."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    most = min(MEMORY, getattr(converter, "memory_bytes", lambda _: MEMORY)((folder / name).stat().st_size))
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     for stream in (1, 2):

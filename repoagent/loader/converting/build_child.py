@@ -104,10 +104,12 @@ def _enter_jail(converter: Converter, order: BuildOrder) -> None:
     places = [*sys.modules["repoagent"].__path__, *getattr(top, "__path__", [os.path.dirname(module.__file__ or "")])]
     packages = [Path(place).resolve() for place in places if place]
     code = [*map(Path, sys.path), *packages, Path(sys.prefix), Path(sys.base_prefix)]
+    inputs = [Path(order.source, name) for name in order.inputs]
+    needed: Callable[[int], int] = getattr(converter, "memory_bytes", lambda _: order.jail_bytes)
     apply(
-        [*code, *map(Path, _SYSTEM), *(Path(order.source, name) for name in order.inputs)],
+        [*code, *map(Path, _SYSTEM), *inputs],
         [Path(order.target), Path.cwd()],
-        memory_bytes=order.jail_bytes,
+        memory_bytes=min(order.jail_bytes, needed(sum(path.stat().st_size for path in inputs))),
         file_bytes=_LARGEST_FILE,
     )
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _CLASSES: Final = frozenset({"Logloss", "CrossEntropy", "Focal", "MultiClass", "MultiClassOneVsAll"})
 _KINDS: Final = ("cat", "text", "embedding")
 """Of features, which the graph of the library lacks."""
+_MEMORY: Final = 2 << 30
+"""Of address space, of which the library reserves 1 GiB."""
+_MEMORY_OF_A_BYTE: Final = 512
+"""A leaf has 8 bytes in the file, and two nodes of the graph, which are objects of Python."""
 _LOGARITHMS: Final = frozenset({"Poisson", "Tweedie"})
 """The graph of the library ends with the logarithm of the prediction."""
 
@@ -32,6 +36,10 @@ class CatboostConverter(TabularConverter):
     def recognizes(self, head: bytes) -> bool:
         """Whether a file that begins with ``head`` is a model of CatBoost."""
         return head[:4] == b"CBM1"
+
+    def memory_bytes(self, size: int) -> int:
+        """A damaged file of some KiB has the library allocate until there is no more."""
+        return _MEMORY + size * _MEMORY_OF_A_BYTE
 
     def prepare(self) -> None:
         """Import what looks at the machine, before the jail."""

@@ -1,5 +1,8 @@
 """Kinds of models of CatBoost: each answers as the library does, or is refused by name; ``make models`` runs this."""
 
+import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,25 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "model.cbm").write_bytes((tmp_path / "model.cbm").read_bytes()[:-2000])
     with pytest.raises(InvalidArgumentError, match="is not a model of CatBoost, or is damaged"):
         build(tmp_path)
+
+
+@pytest.mark.skipif(bool(jail.problem()), reason=f"no jail here: {jail.problem()}")
+def test_a_damaged_file_takes_no_more_memory_than_its_size_needs(tmp_path: Path) -> None:
+    """CatBoost 1.2.10 writes a graph of 2 ** depth nodes for the depth that a tree states."""
+    trained("binary", tmp_path / "model.cbm")
+    content = (tmp_path / "model.cbm").read_bytes()
+    depths, damaged = struct.pack("<10i", *[6] * 10), struct.pack("<10i", 24, *[6] * 9)
+    assert content.count(depths) == 1
+    (tmp_path / "model.cbm").write_bytes(content.replace(depths, damaged))
+    measured = (
+        "import resource, sys; from click.testing import CliRunner; from repoagent.cli.main import program\n"
+        "print(CliRunner().invoke(program, ['convert', sys.argv[1]]).exception)\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", measured, str(tmp_path / "model.cbm")]
+    error, kib = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "crashed with SIG" in error
+    assert int(kib) < 2 << 20
 
 
 @pytest.mark.skipif(bool(jail.problem()), reason=f"no jail here: {jail.problem()}")
