@@ -65,7 +65,10 @@ class MlflowConverter:
     in_child = True
     options = {
         name: ConverterOption(None, f"as for the library of the model: {name}")
-        for name in ("names", "input_type", "columns", "output", "trees", "any_version", "signature", "level")
+        for name in (
+            *("names", "input_type", "columns", "output", "trees"),
+            *("missing", "any_version", "signature", "level"),
+        )
     }
     describes_others = True
     """The other files of the directory are what this one describes."""

@@ -42,7 +42,7 @@ _TEXT: Final = ("good", "it's", "x", "well-known", "GOOD", "42")
 class SklearnConverter(TabularConverter):
     """An estimator that was pickled. Opening it runs what is in it."""
 
-    version = "2"
+    version = "3"
     title = "scikit-learn"
     runs_code = True
     packages: tuple[str, ...] = ("scikit-learn", "skl2onnx", "onnx", "onnxruntime")
@@ -221,6 +221,7 @@ def _categories(model: Any) -> "dict[int, Array]":
 
 def _converted(model: Any, inputs: Sequence[Input]) -> Any:
     """The graph that skl2onnx makes, with what it is known to get wrong mended or refused."""
+    import numpy as np
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
     from sklearn.base import is_classifier
@@ -232,6 +233,8 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
             one.flatten_transform = False  # only its other value is converted; predictions are the same
         if getattr(one, "loss", None) == "modified_huber":
             raise UnsupportedError("cannot be converted to ONNX: the loss 'modified_huber', whose labels are by scores")
+        if np.any(getattr(one, "is_categorical_", None)):
+            raise UnsupportedError(f"cannot be converted to ONNX: categories of {type(one).__name__} itself")
         vocabulary = getattr(one, "vocabulary_", None)
         if isinstance(vocabulary, dict) and not all(str(word).isascii() for word in vocabulary):
             raise UnsupportedError("cannot be converted to ONNX: a vocabulary with words beyond ASCII")
@@ -246,13 +249,39 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
 
 
 def _mended(graph: Any, trees: "Mapping[bytes, tuple[Array, Array | None]]") -> Any:
-    """``graph`` with the splits of the library's ``trees``, and texts compared in no language."""
+    """``graph`` with the splits of the library's ``trees``, its categories, and texts compared in no language."""
+    nodes: list[Any] = []
     for node in graph.graph.node:
         if node.op_type == "StringNormalizer":  # its default is a language that small images lack
             _set(node, "locale", "C")
         elif node.op_type.startswith("TreeEnsemble"):
             _mend(node, trees)
+        elif node.op_type == "OneHotEncoder":
+            nodes += _whole(node, nodes)
+        nodes.append(node)
+    del graph.graph.node[:]
+    graph.graph.node.extend(nodes)
     return graph
+
+
+def _whole(encoder: Any, before: Sequence[Any]) -> list[Any]:
+    """What lets an encoder of whole numbers take others as unknown; of skl2onnx, it gets 1.5 cut to 1."""
+    from onnx import TensorProto, helper
+
+    known = next((one.ints for one in encoder.attribute if one.name == "cats_int64s"), None)
+    if known is None:
+        return []
+    name = encoder.input[0]
+    (cast,) = [one for one in before if name in one.output]
+    unknown = next(number for number in range(len(known) + 1) if number not in known)
+    encoder.input[0] = f"{name}/known"
+    return [
+        helper.make_node("Cast", [cast.input[0]], [f"{name}/given"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", [name], [f"{name}/whole"], to=TensorProto.FLOAT),
+        helper.make_node("Equal", [f"{name}/given", f"{name}/whole"], [f"{name}/is_whole"]),
+        helper.make_node("Constant", [], [f"{name}/unknown"], value_int=unknown),
+        helper.make_node("Where", [f"{name}/is_whole", name, f"{name}/unknown"], [f"{name}/known"]),
+    ]
 
 
 def _set(node: Any, name: str, value: Any) -> None:
@@ -380,7 +409,7 @@ def _rows(model: Any, inputs: Sequence[Input], missing: bool, unknown: bool) -> 
             for column in range(one.width):
                 if place + column in categories:
                     known = categories[place + column].astype(np.float32)
-                    known = np.append(known, np.nanmax(known) + 1) if unknown else known
+                    known = np.append(known, np.nanmax(known) + np.float32([1, 0.5])) if unknown else known
                     found[one.name][:, column] = random.choice(known, ROWS)
             start += one.width
         elif place in categories:

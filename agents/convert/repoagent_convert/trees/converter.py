@@ -62,12 +62,12 @@ class TreeConverter(TabularConverter):
         return data
 
     @abstractmethod
-    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
-        """The trees of a file, and notes for the report."""
+    def read(self, data: bytes, settings: Mapping[str, Any]) -> tuple[Ensemble, Sequence[str]]:
+        """The trees of a file, and notes for the report; ``settings`` are those of the plan."""
 
     @abstractmethod
-    def expected(self, data: bytes, rows: "Floats", all_trees: bool) -> "npt.NDArray[Any]":
-        """What the library, with the file ``data``, answers to ``rows``."""
+    def expected(self, data: bytes, rows: "Floats", ensemble: Ensemble) -> "npt.NDArray[Any]":
+        """What the library, with the file ``data`` that became ``ensemble``, answers to ``rows``."""
 
     def settings(self, options: Mapping[str, str]) -> dict[str, Any]:
         """See :class:`TabularConverter`."""
@@ -83,13 +83,13 @@ class TreeConverter(TabularConverter):
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        name, all_trees = job.settings["input"], job.settings["all_trees"]
+        name = job.settings["input"]
         job.progress(0, None, f"reading {name}")
         with open_beneath(job.source, name, follow=False) as file:
             data = file.read(LARGEST_FILE)
         try:
             data = self.unpacked(data)
-            ensemble, notes = self.read(data, all_trees)
+            ensemble, notes = self.read(data, job.settings)
             model = to_onnx(ensemble, job.settings["names"], double=job.settings["double"])
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"is not a model of {self.title}, or is damaged: {error.message}") from None
@@ -99,10 +99,10 @@ class TreeConverter(TabularConverter):
         if ensemble.categorical:
             notes.append("categories are sent as the numbers that training gave them, from 0 on")
         job.progress(0, None, "comparing")
-        notes.append(self._compared(model.SerializeToString(), data, ensemble, all_trees))
+        notes.append(self._compared(model.SerializeToString(), data, ensemble))
         return produced(job, model, notes)
 
-    def _compared(self, content: bytes, data: bytes, ensemble: Ensemble, all_trees: bool) -> str:
+    def _compared(self, content: bytes, data: bytes, ensemble: Ensemble) -> str:
         """What the report states of a comparison with the library.
 
         Raises:
@@ -114,7 +114,7 @@ class TreeConverter(TabularConverter):
         rows = random_rows(ensemble)
         title = f"{self.library} {library[self.library]}"
         try:
-            expected = self.expected(data, rows, all_trees)
+            expected = self.expected(data, rows, ensemble)
         except Exception as error:  # whatever a library of others raises
             raise InvalidArgumentError(f"{title} does not read it: {public_error(error)}") from error
         difference, is_close = compare(content, ensemble, rows, expected)
@@ -148,7 +148,8 @@ def random_rows(ensemble: Ensemble) -> "Floats":
         beside = np.nextafter(drawn, random.choice(np.array([-np.inf, np.inf], np.float32), count))
         kinds = random.choice(5, count, p=[0.4, 0.3, 0.2, 0.05, 0.05])
         rows[:, feature] = np.choose(kinds, [noise, drawn, beside, np.float32(0), np.float32(np.nan)])
-    return np.clip(rows, -_LARGEST, _LARGEST)
+    rows = np.clip(rows, -_LARGEST, _LARGEST)
+    return np.where(np.isnan(rows) & (random.random(rows.shape) < 0.5), np.float32(ensemble.missing), rows)
 
 
 def compare(content: bytes, ensemble: Ensemble, rows: "Floats", expected: "npt.NDArray[Any]") -> tuple[float, bool]:

@@ -4,6 +4,7 @@ Every count, index and number of a tree is checked before anything is made of it
 row has, a number that is none, or a node with two parents, and answers wrongly or fails at each request.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -188,6 +189,10 @@ class Ensemble:
     objective: str
     feature_names: Sequence[str] = ()
     zero_is_missing: set[int] = field(default_factory=set)
+    missing: float = math.nan
+    """The number that stands for a missing one, in every column, besides NaN."""
+    iterations: int = 0
+    """How many of the library's are taken; 0 takes all."""
     _rows: list[tuple["npt.NDArray[Any]", ...]] = field(default_factory=list)
     _count: int = 0
     _compared: set[int] = field(default_factory=set)

@@ -1,6 +1,7 @@
 """The ONNX model that computes an ensemble of trees."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,15 @@ class _Graph:
         return self._constant(mask, "bool")
 
     def _marked(self, row: str) -> str:
-        """``row`` with what is nearly 0 as missing, in the columns where LightGBM was to take it for that."""
-        zeros = self._ensemble.zero_is_missing
-        if not zeros:
+        """``row`` with NaN for what stands for it: a number in XGBoost, what is nearly 0 in columns of LightGBM."""
+        zeros, missing = self._ensemble.zero_is_missing, self._ensemble.missing
+        if not math.isnan(missing):
+            absent = self._node("Equal", [row, self._constant(missing, "float32")])
+        elif zeros:
+            near = self._node("LessOrEqual", [self._node("Abs", [row]), self._constant(NEARLY_ZERO, "float32")])
+            absent = self._node("And", [near, self._mask(zeros)])
+        else:
             return row
-        near = self._node("LessOrEqual", [self._node("Abs", [row]), self._constant(NEARLY_ZERO, "float32")])
-        absent = self._node("And", [near, self._mask(zeros)])
         return self._node("Where", [absent, self._constant(float("nan"), "float32"), row])
 
     def _rounded(self, row: str) -> str:

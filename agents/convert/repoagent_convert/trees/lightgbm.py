@@ -67,11 +67,11 @@ class LightgbmConverter(TreeConverter):
         lines = head.split(b"\n", 2)
         return lines[0].rstrip() == b"tree" and len(lines) > 1 and lines[1].startswith(b"version=")
 
-    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
+    def read(self, data: bytes, settings: Mapping[str, Any]) -> tuple[Ensemble, Sequence[str]]:
         """See :class:`TreeConverter`. The file ends with the best iteration."""
         return read_lightgbm(data), ()
 
-    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", all_trees: bool) -> "npt.NDArray[Any]":
+    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", ensemble: Ensemble) -> "npt.NDArray[Any]":
         """What LightGBM itself answers."""
         import lightgbm
         import numpy as np

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api import InvalidArgumentError, UnsupportedError, read_json
+from repoagent.api import ConverterOption, InvalidArgumentError, UnsupportedError, read_json
 from repoagent_convert.trees.converter import TreeConverter
 from repoagent_convert.trees.ensemble import Ensemble, Link, Rounding, Tree, bounded, integers, reals
 from repoagent_convert.trees.ubj import read_ubj
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _JSON_BYTES: Final = 256 << 20
 _JSON_VALUES: Final = 50_000_000
+_INFINITE: Final = 3.4e38
 _REAL: Final = "real"
 _LOG: Final = "log"
 _LOGIT: Final = "logit"
@@ -46,9 +48,13 @@ _OBJECTIVES: Final[Mapping[str, tuple[Link, str]]] = {
 class XgboostConverter(TreeConverter):
     """Trees of XGBoost 1.0 and later become an ensemble of ONNX's own."""
 
-    version = "1"
+    version = "2"
     title = "XGBoost"
     library = "xgboost"
+    options = {
+        **TreeConverter.options,
+        "missing": ConverterOption(None, "the number that stood for a missing one in training, as missing=-999"),
+    }
 
     def recognizes(self, head: bytes) -> bool:
         """See :class:`TreeConverter`."""
@@ -57,27 +63,37 @@ class XgboostConverter(TreeConverter):
             return b"learner" in head[:20] or b"version" in head[:20]
         return head[:1] == b"{" and head[1:].lstrip()[:9] in (b'"learner"', b'"version"') and b'"learner"' in head
 
-    def read(self, data: bytes, all_trees: bool) -> tuple[Ensemble, Sequence[str]]:
+    def settings(self, options: Mapping[str, str]) -> dict[str, Any]:
         """See :class:`TreeConverter`."""
-        return read_xgboost(data, all_trees)
+        _missing(options.get("missing", "nan"))
+        return {**super().settings(options), "missing": options.get("missing", "")}
 
-    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", all_trees: bool) -> "npt.NDArray[Any]":
+    def read(self, data: bytes, settings: Mapping[str, Any]) -> tuple[Ensemble, Sequence[str]]:
+        """See :class:`TreeConverter`."""
+        return read_xgboost(data, settings.get("all_trees", False), settings.get("missing", ""))
+
+    def expected(self, data: bytes, rows: "npt.NDArray[np.float32]", ensemble: Ensemble) -> "npt.NDArray[Any]":
         """What XGBoost itself answers."""
         import xgboost
 
         booster = xgboost.Booster(model_file=bytearray(data))
-        best = None if all_trees else booster.attr("best_iteration")
         if "multi:softmax" in booster.save_config():
             booster.set_param({"objective": "multi:softprob"})
         matrix = xgboost.DMatrix(
-            rows, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
+            rows,
+            missing=ensemble.missing,
+            feature_names=booster.feature_names,
+            feature_types=booster.feature_types,
+            enable_categorical=True,
         )
-        found: npt.NDArray[Any] = booster.predict(matrix, iteration_range=(0, 0 if best is None else int(best) + 1))
+        found: npt.NDArray[Any] = booster.predict(matrix, iteration_range=(0, ensemble.iterations))
         return found
 
 
-def read_xgboost(data: bytes, all_trees: bool = False) -> tuple[Ensemble, Sequence[str]]:
+def read_xgboost(data: bytes, all_trees: bool = False, missing: str = "") -> tuple[Ensemble, Sequence[str]]:
     """The trees of a file, up to the best iteration unless all are wanted, and notes for the report.
+
+    ``missing`` is the number that stands for a missing one; without it, what the file states.
 
     Raises:
         InvalidArgumentError: it is damaged.
@@ -99,14 +115,37 @@ def read_xgboost(data: bytes, all_trees: bool = False) -> tuple[Ensemble, Sequen
     trees = _member(model, "trees", list)
     drops = None if weights is None else reals("weight_drop", weights, len(trees))
     targets = integers("tree_info", model.get("tree_info"), len(trees))
-    count, notes = len(trees), []
-    best = learner.get("attributes", {}).get("best_iteration") if isinstance(learner.get("attributes"), dict) else None
+    count = len(trees)
+    attributes = learner.get("attributes")
+    attributes = attributes if isinstance(attributes, dict) else {}
+    ensemble.missing = _missing(missing or _stated(attributes.get("scikit_learn")))
+    stands_for = "" if math.isnan(ensemble.missing) else f", and {ensemble.missing:g}"
+    notes = [f"a missing number is NaN{stands_for} (the parameter 'missing' names another)"]
+    best = attributes.get("best_iteration")
     if best is not None and not all_trees:
-        count = _trees_until(bounded("best_iteration", best, 0, len(trees)), model, ensemble.targets)
+        ensemble.iterations = bounded("best_iteration", best, 0, len(trees)) + 1
+        count = _trees_until(ensemble.iterations, model, ensemble.targets)
         notes.append(f"the first {count} of {len(trees)} trees, up to the best iteration (trees = all takes them all)")
     for number in range(count):
         ensemble.add(_tree(trees[number], int(targets[number]), 1.0 if drops is None else float(drops[number])))
     return ensemble, notes
+
+
+def _stated(text: Any) -> float:
+    """What stands for a missing number by ``text``, the parameters of scikit-learn's interface.
+
+    Files before XGBoost 2 have them all, later ones only the kind of the estimator.
+    """
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        return float(read_json(text)["missing"])
+    return math.nan
+
+
+def _missing(value: Any) -> float:
+    with suppress(TypeError, ValueError, OverflowError):
+        if not abs(found := float(value)) >= _INFINITE:
+            return found
+    raise InvalidArgumentError(f"'missing' is '{value}'; expected a number of FP32, or nan")
 
 
 def _document(data: bytes) -> dict[str, Any]:
@@ -163,16 +202,16 @@ def _base(text: Any, targets: int, scale: str) -> list[float]:
         raise InvalidArgumentError("'base_score' is not a number that its objective can have") from None
 
 
-def _trees_until(iteration: int, model: Mapping[str, Any], targets: int) -> int:
+def _trees_until(iterations: int, model: Mapping[str, Any], targets: int) -> int:
     total = len(model["trees"])
     if "iteration_indptr" in model:
         ends = integers("iteration_indptr", model["iteration_indptr"])
-        if iteration + 1 < len(ends):
-            return bounded("iteration_indptr", int(ends[iteration + 1]), 0, total)
+        if iterations < len(ends):
+            return bounded("iteration_indptr", int(ends[iterations]), 0, total)
         raise InvalidArgumentError("'best_iteration' is beyond the last tree")
     param = model.get("gbtree_model_param")
     parallel = param.get("num_parallel_tree", "1") if isinstance(param, dict) else "1"
-    return min(total, (iteration + 1) * targets * max(1, bounded("num_parallel_tree", parallel, 0, total)))
+    return min(total, iterations * targets * max(1, bounded("num_parallel_tree", parallel, 0, total)))
 
 
 def _tree(tree: Any, target: int, weight: float) -> Tree:

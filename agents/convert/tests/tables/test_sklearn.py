@@ -59,6 +59,7 @@ from sklearn.preprocessing import (  # noqa: E402
     OrdinalEncoder,
     PolynomialFeatures,
     StandardScaler,
+    TargetEncoder,
 )
 from sklearn.svm import SVC, SVR  # noqa: E402
 
@@ -100,9 +101,11 @@ def one_hot(*names: str) -> Any:
     return ColumnTransformer([("c", OneHotEncoder(handle_unknown="ignore"), [*names])], remainder="passthrough")
 
 
+UNKNOWN: dict[str, Any] = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+
+
 def ordinal() -> Any:
-    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-    return ColumnTransformer([("c", encoder, ["sex", "port"])], remainder="passthrough")
+    return ColumnTransformer([("c", OrdinalEncoder(**UNKNOWN), ["sex", "port"])], remainder="passthrough")
 
 
 KINDS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
@@ -195,6 +198,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, Any, str]] = {
         Y,
         "cannot be converted to ONNX: the loss 'modified_huber'",
     ),
+    "categories of histogram boosting": (
+        lambda: HistGradientBoostingClassifier(max_iter=5, categorical_features=["rooms"]),
+        NUMBERED[["age", "rooms"]],
+        TAKEN,
+        "cannot be converted to ONNX: categories of HistGradientBoostingClassifier itself",
+    ),
     "a function": (
         lambda: make_pipeline(FunctionTransformer(np.log1p), Ridge()),
         np.abs(XR),
@@ -265,6 +274,21 @@ def test_what_is_missing_goes_where_the_library_sends_it(name: str, tmp_path: Pa
     numbers = next(found[role] for role in ("prediction", "probabilities", "scores") if role in found)
     known = getattr(model, "predict_proba", getattr(model, "decision_function", model.predict))
     np.testing.assert_allclose(numbers.squeeze(), known(rows), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "encoder", [OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder(**UNKNOWN), TargetEncoder()], ids=str
+)
+def test_a_category_that_is_not_whole_is_unknown(encoder: Any, tmp_path: Path) -> None:
+    """As it is to the library. The graph of skl2onnx 1.20 cuts 1.5 to 1 in front of a OneHotEncoder."""
+    make = lambda: make_pipeline(  # noqa: E731
+        ColumnTransformer([("c", encoder, ["rooms"])], remainder="passthrough"), LogisticRegression()
+    )
+    model = fitted(make, NUMBERED[["age", "rooms"]], (NUMBERED.rooms % 2).astype(int).to_numpy())
+    rooms = np.array([1, 1.5, -0.5, 0.999, 4, 4.5, 7, np.nextafter(np.float32(2), 3), 1e30], np.float32)
+    rows = pd.DataFrame({"age": np.float32(40), "rooms": rooms})
+    found = answers(build(tmp_path, model)[1], rows)
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(rows), atol=1e-5)
 
 
 @pytest.mark.kinds("refused by name", "scikit-learn")

@@ -1,5 +1,6 @@
 """What a converter of trees plans, names, compares and writes into a configuration."""
 
+import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +83,52 @@ def test_an_early_stopping_ends_with_the_best_iteration_unless_all_trees_are_wan
     assert not any("best iteration" in note for note in everything.product.notes)
 
 
+@pytest.mark.parametrize(
+    ("options", "stated", "is_missing"),
+    [
+        ({"missing": "-999"}, "", True),
+        ({}, '{"n_estimators": 8, "missing": -999, "n_classes_": 2}', True),
+        ({"missing": "nan"}, '{"missing": -999}', False),
+        ({}, '{"missing": NaN}', False),
+        ({}, '{"missing": null}', False),
+        ({}, '{"_estimator_type": "classifier"}', False),
+        ({}, "[", False),
+    ],
+)
+@pytest.mark.parametrize("input_type", ["fp32", "fp64"])
+def test_the_number_that_stands_for_a_missing_one_is_the_parameter_or_what_the_file_states(
+    build: Build, options: dict[str, str], stated: str, is_missing: bool, input_type: str
+) -> None:
+    """Files of XGBoost before 2 have it; with XGBoost installed, the build compares such rows as well."""
+    model = Recorded("xgb-missing.ubj")
+    attribute = struct.pack(">cq12s2sq", b"L", 12, b"scikit_learn", b"SL", len(stated)) + stated.encode()
+    content = model.content.replace(b"attributes{}", b"attributes{" + attribute + b"}")
+    built = build(model.converter, content, input_type=input_type, **options)
+    assert any("a missing number is NaN, and -999" in note for note in built.product.notes) == is_missing
+    session = ort.InferenceSession(built.content)
+    kind = np.float64 if input_type == "fp64" else np.float32
+    rows = np.where(np.isnan(model.rows), -999, model.rows).astype(kind)
+    found = session.run(None, {"input": rows})[1][:, 1]
+    assert np.allclose(found, model.answers, atol=1e-6) == is_missing
+    assert np.allclose(session.run(None, {"input": model.rows.astype(kind)})[1][:, 1], model.answers, atol=1e-6)
+
+
+@pytest.mark.parametrize("missing", [-999, 0, -1.1])
+def test_a_model_trained_with_another_number_for_a_missing_one_answers_as_the_library(
+    build: Build, tmp_path: Path, missing: float
+) -> None:
+    xgboost: Any = pytest.importorskip("xgboost")
+    random = np.random.default_rng(28)
+    data = random.normal(size=(500, 3))
+    data[random.random(data.shape) < 0.2] = missing
+    matrix = xgboost.DMatrix(data, data[:, 1] > 0, missing=missing)
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, matrix, 8)
+    booster.save_model(tmp_path / "model.ubj")
+    built = build(XgboostConverter(), (tmp_path / "model.ubj").read_bytes(), missing=f"{missing}", input_type="fp64")
+    found = ort.InferenceSession(built.content).run(None, {"input": data})[1][:, 1]
+    np.testing.assert_allclose(found, booster.predict(matrix), atol=1e-6)
+
+
 def test_the_configuration_is_completed_and_keeps_what_it_has(build: Build) -> None:
     built = build(BINARY.converter, BINARY.content)
     config = read_text('default_model_filename: "a model"')
@@ -110,6 +157,8 @@ def plan(path: Path, config: str = "", **options: str) -> Any:
         ({"names": "triton"}, "parameter 'names': 'triton' is not a valid value; did you mean 'triton-fil'?"),
         ({"input_type": "fp16"}, "parameter 'input_type': 'fp16' is not a valid value"),
         ({"trees": "some"}, "parameter 'trees': 'some' is not a valid value; expected one of: best, all"),
+        ({"missing": "none"}, "'missing' is 'none'; expected a number of FP32, or nan"),
+        ({"missing": "1e39"}, "'missing' is '1e39'; expected a number of FP32, or nan"),
         ({"output": "../x"}, "parameter 'output': '../x' is not a plain file name"),
     ],
 )

@@ -40,7 +40,7 @@ NUMBERS = (
 
 
 def read(model: Recorded, content: bytes) -> Any:
-    ensemble, _ = model.converter.read(content, False)
+    ensemble, _ = model.converter.read(content, {})
     return to_onnx(ensemble, "repoagent", double=False)
 
 
