@@ -1,6 +1,6 @@
 """The audit log: who did what, one line of JSON each, chained by hashes so that a change shows.
 
-What acts records it through the :class:`Audit` protocol; :class:`AuditLog` writes lines to a file. The format of a line
+What acts records it through an :class:`Audit`, of which :class:`AuditLog` writes lines to a file. The format of a line
 is the contract of docs/reference/audit.md.
 """
 

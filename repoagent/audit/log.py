@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repoagent.audit.file import AuditFile
 from repoagent.audit.lines import Head, make_line, plain
-from repoagent.audit.sink import Actor, AuditError, What, current_actor
+from repoagent.audit.sink import Actor, Audit, AuditError, What, current_actor
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key
 
@@ -136,8 +136,8 @@ _QUIET_SECONDS: Final = 60.0
 _TORN_SHOWN: Final = 1024
 
 
-class AuditLog:
-    """An :class:`~repoagent.audit.sink.Audit` over a file. Close it at the end.
+class AuditLog(Audit):
+    """Records in a file. Close it at the end.
 
     Args:
         path: The file; ``path.head`` beside it is its lock.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from repoagent.errors import UnavailableError
 
@@ -59,9 +59,9 @@ class AuditError(UnavailableError):
     """An event that must be recorded cannot be: what it would have recorded does not happen."""
 
 
-@runtime_checkable
-class Audit(Protocol):
-    """Takes events. ``event`` is what kind of thing happened, ``result`` how it went, ``actor`` who did it.
+class Audit:
+    """Takes events, and records none of them: a log does. ``event`` is what kind of thing happened, ``result`` how it
+    went, ``actor`` who did it.
 
     Without an ``actor`` it is :func:`~repoagent.audit.sink.current_actor`. Every method may be called from any
     thread.
@@ -81,17 +81,4 @@ class Audit(Protocol):
         """Record soon, from another thread: for an event loop, and for what strangers can cause. Never waits."""
 
 
-class _NoAudit:
-    """Records nothing."""
-
-    def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        pass
-
-    def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        pass
-
-    def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
-        pass
-
-
-NO_AUDIT: Final[Audit] = _NoAudit()
+NO_AUDIT: Final = Audit()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from repoagent.audit.lines import BEGINNING, LONGEST_LINE, Head, LineError, digest, read_line
+from repoagent.audit.lines import BEGINNING, LONGEST_LINE, Head, LineError, digest, first_number, read_line
 
 _ENOUGH: Final = LONGEST_LINE + 2
 
@@ -121,8 +121,4 @@ def _lines(paths: Sequence[Path], verdict: Verdict) -> Iterator[_Line]:
 def _first_number(path: Path) -> int:
     """The number of the first line of a file, by which files are put in order; 0 if it cannot be read."""
     with path.open("rb") as file:
-        try:
-            number: int = read_line(file.readline(_ENOUGH).rstrip(b"\n"))["seq"]
-        except LineError:
-            return 0
-        return number
+        return first_number(file.fileno())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from repoagent.api.report import LoadReport
-from repoagent.audit import Actor, current_actor
+from repoagent.audit import Actor, Audit, current_actor
 from repoagent.audit.sink import What
 from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError, UnsupportedError, error_of
@@ -192,7 +192,7 @@ def _check_readable(model: str, root: str) -> None:
         return  # The backend states why.
 
 
-class AskedAudit:
+class AskedAudit(Audit):
     """Has the keeper write what this worker's front ends record."""
 
     def __init__(self, calls: Calls) -> None:
