@@ -41,8 +41,9 @@ from repoagent.server.memory import MemoryBuffer
 from repoagent.server.model import Model, ModelDictionary
 from repoagent.server.request import InferenceRequest, InferenceResponse
 from repoagent.server.server import Server
-from repoagent.server.server_options import ModelLoadDeviceLimit, Options, RateLimiterResource
+from repoagent.server.server_options import ModelLoadDeviceLimit, Options
 from repoagent.server.tensor import Tensor
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 
 __all__ = [
     "AlreadyExistsError",

@@ -17,7 +17,7 @@ from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, Model
 from repoagent.server.exposition.page import MetricsSettings, read_metrics_settings
 from repoagent.serving.assembly import ControlMode, CoreOptions
 from repoagent.serving.assembly import RateLimitMode as CoreRateLimitMode
-from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 
 _SHOWN: Final = (str, int, float, bool, type(None))
 """Types whose values a message can show: others may be long, or have secrets in them."""
@@ -95,15 +95,6 @@ _RATE_LIMITS: Final = {
     RateLimitMode.EXEC_COUNT: CoreRateLimitMode.EXECUTION_COUNT,
 }
 _HOST_POLICIES: Final = ("numa-node", "cpu-cores")
-
-
-@dataclass(slots=True)
-class RateLimiterResource:
-    """``count`` units of a resource on ``device``; -1 means each device."""
-
-    name: str
-    count: int
-    device: int
 
 
 @dataclass(slots=True)
@@ -261,9 +252,7 @@ def core_options(options: Options) -> CoreOptions:
         cache_config=options.cache_config,
         latencies=metrics_settings(options).kept,
         rate_limit=_RATE_LIMITS[options.rate_limiter_mode],
-        rate_limit_resources=tuple(
-            CoreResource(resource.name, resource.count, resource.device) for resource in options.rate_limiter_resources
-        ),
+        rate_limit_resources=tuple(options.rate_limiter_resources),
         server_id=options.server_id,
         backend_config=options.backend_configuration,
         storage_options=options.storage_options,

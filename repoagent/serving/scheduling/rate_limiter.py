@@ -24,9 +24,9 @@ _Key = tuple[int, str]
 """A device, or :data:`_GLOBAL`, and the name of a resource."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RateLimiterResource:
-    """``count`` units of a resource that the operator gives, on one device or on each."""
+    """``count`` units of a resource that the operator gives, on ``device``; -1 means each device."""
 
     name: str
     count: int
