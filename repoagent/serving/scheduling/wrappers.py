@@ -136,37 +136,33 @@ class CachingScheduler(ForwardingScheduler):
         return self._inner.executes_here(patient)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        start = self._clock.now_ns()
-        _own(request)
-        key = (self._owner, request_digest(request))
-        known = self._look_up(key, request, start)
+        known, key, spent_ns = self._look_up(request)
         if known is not None:
             return known
-        spent = self._clock.now_ns() - start
         response = self._inner.infer(request)
-        self.keep(key, response, spent)
+        self.keep(key, response, spent_ns)
         return response
 
     def submit(self, request: InferRequest) -> None:
-        start = self._clock.now_ns()
-        _own(request)
-        key = (self._owner, request_digest(request))
-        known = self._look_up(key, request, start)
+        known, key, spent_ns = self._look_up(request)
         if known is None:
-            _KeepingSender(self, request, key, self._clock.now_ns() - start)
+            _KeepingSender(self, request, key, spent_ns)
             self._inner.submit(request)
         else:
             request.send(known, True)
 
-    def _look_up(self, key: CacheKey, request: InferRequest, start_ns: int) -> InferResponse | None:
-        if request.cancelled:  # The scheduler behind refuses it.
-            return None
-        known = self._cache.get(key, request, self._version)
+    def _look_up(self, request: InferRequest) -> tuple[InferResponse | None, CacheKey, int]:
+        """The answer, if it is known, under which key it is kept, and how long looking for it took."""
+        start_ns = self._clock.now_ns()
+        _own(request)
+        key = (self._owner, request_digest(request))
+        # One that was cancelled the scheduler behind refuses.
+        known = None if request.cancelled else self._cache.get(key, request, self._version)
+        now_ns = self._clock.now_ns()
         if known is not None:
-            now = self._clock.now_ns()
             request.times = None
-            self._statistics.record_cache_hit(request.arrival_ns or start_ns, now - start_ns, now)
-        return known
+            self._statistics.record_cache_hit(request.arrival_ns or start_ns, now_ns - start_ns, now_ns)
+        return known, key, now_ns - start_ns
 
     def keep(self, key: CacheKey, response: InferResponse, spent_ns: int) -> None:
         """Put an answer into the cache and count the miss; the look-up took ``spent_ns``."""
