@@ -19,11 +19,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import writable
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.tracing.trace_settings import SpanSettings
+from repoagent.serving.tracing.trace_settings import COMPUTE, SpanSettings
 
 _SERVICE: Final = "repoagent"
 _ROOT: Final = "InferRequest"
-_COMPUTE: Final = "compute"
 
 
 class _Pen:
@@ -136,11 +135,9 @@ class SpanTrace:
         span, times, pen = self._span, request.times, self._pen
         if span is not None:
             if times is not None:
-                compute = pen.start(_COMPUTE, set_span_in_context(span), times.start_ns)
-                pen.note(compute, "COMPUTE_START", times.start_ns)
-                pen.note(compute, "COMPUTE_INPUT_END", times.input_end_ns)
-                pen.note(compute, "COMPUTE_OUTPUT_START", times.output_start_ns)
-                pen.note(compute, "COMPUTE_END", times.end_ns)
+                compute = pen.start("compute", set_span_in_context(span), times.start_ns)
+                for name, moment_ns in zip(COMPUTE, times, strict=True):
+                    pen.note(compute, name, moment_ns)
                 pen.end(compute, times.end_ns)
             pen.note(span, "REQUEST_END", now_ns)
             pen.end(span, now_ns)

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 LEVELS: Final = ("TIMESTAMPS", "TENSORS")
 MODES: Final = ("triton", "opentelemetry")
+COMPUTE: Final = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+"""What traces call the moments of an execution, in their order."""
 _FIELDS: Final = {
     "trace_level": "level",
     "trace_rate": "rate",

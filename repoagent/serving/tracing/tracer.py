@@ -12,7 +12,7 @@ from repoagent.installing import install_hint
 from repoagent.public_text import public_values
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.serving.tracing.trace_settings import TraceFile, TraceSettings, changed
+from repoagent.serving.tracing.trace_settings import COMPUTE, TraceFile, TraceSettings, changed
 
 if TYPE_CHECKING:
     from repoagent.serving.tracing.spans import SpanTrace, SpanTraces
@@ -72,12 +72,8 @@ class FileTrace:
             self._note_tensor("TENSOR_BACKEND_OUTPUT", name, tensor)
 
     def end(self, request: InferRequest, now_ns: int) -> None:
-        times = request.times
-        if times is not None:
-            self.note("COMPUTE_START", times.start_ns)
-            self.note("COMPUTE_INPUT_END", times.input_end_ns)
-            self.note("COMPUTE_OUTPUT_START", times.output_start_ns)
-            self.note("COMPUTE_END", times.end_ns)
+        for name, moment_ns in zip(COMPUTE, request.times or (), strict=False):
+            self.note(name, moment_ns)
         self.note("REQUEST_END", now_ns)
         if not self._held:
             self.release()
