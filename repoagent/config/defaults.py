@@ -24,14 +24,12 @@ def normalize(
     model_name: str = "",
     files: Collection[str] = (),
     gpus: Sequence[int] | None = (),
-    instance_count: int = 1,
 ) -> ModelConfig:
     """A copy of ``config`` with defaults in place of what it leaves out; what it has stays.
 
     ``files`` are the names in a version directory: they imply a backend that the configuration leaves out. ``gpus`` are
     the devices that may be used; without any, KIND_AUTO becomes KIND_CPU, and with None instance groups stay as they
-    are, as it is not known yet. ``instance_count`` is the number of
-    instances of a group that gives none. Doing it twice changes nothing. Nothing is checked here: see
+    are, as it is not known yet. Doing it twice changes nothing. Nothing is checked here: see
     :func:`~repoagent.config.check` with ``complete=True``.
     """
     result = ModelConfig()
@@ -45,7 +43,7 @@ def normalize(
     if not _is_ensemble(result):
         _complete_optimization(result)
         if gpus is not None:
-            _complete_instance_groups(result, gpus, instance_count)
+            _complete_instance_groups(result, gpus)
     return result
 
 
@@ -108,15 +106,14 @@ def _complete_optimization(config: ModelConfig) -> None:
         optimization.output_pinned_memory.enable = True
 
 
-def _complete_instance_groups(config: ModelConfig, gpus: Sequence[int], instance_count: int) -> None:
+def _complete_instance_groups(config: ModelConfig, gpus: Sequence[int]) -> None:
     if not config.instance_group:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == ModelInstanceGroup.KIND_AUTO:
             group.kind = _resolve_auto(group, gpus)
-        if group.count < 1:
-            group.count = instance_count
+        group.count = max(1, group.count)
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
 

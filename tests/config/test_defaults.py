@@ -41,7 +41,7 @@ def test_the_argument_is_left_alone_and_a_second_time_changes_nothing() -> None:
     before = config.SerializeToString(deterministic=True)
     once = normalize(config, model_name="m", gpus=[0])
     assert config.SerializeToString(deterministic=True) == before
-    assert normalize(once, model_name="other", instance_count=7) == once
+    assert normalize(once, model_name="other") == once
 
 
 def test_gpus_are_used_when_there_are_any() -> None:
@@ -53,9 +53,9 @@ def test_gpus_are_used_when_there_are_any() -> None:
     ]
 
 
-def test_a_group_without_a_count_gets_the_default_count() -> None:
-    config = normalize(read_text("instance_group [ { count: 3 }, {} ]"), model_name="m", instance_count=2)
-    assert [group.count for group in config.instance_group] == [3, 2]
+def test_a_group_without_a_count_has_one_instance() -> None:
+    config = normalize(read_text("instance_group [ { count: 3 }, {} ]"), model_name="m")
+    assert [group.count for group in config.instance_group] == [3, 1]
 
 
 def test_an_ensemble_gets_no_instances_no_backend_and_no_optimization() -> None:
