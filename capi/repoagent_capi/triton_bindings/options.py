@@ -9,10 +9,10 @@ from repoagent.server.logs import LogCallback, open_log_file, server_log
 from repoagent.server.server_options import (
     ModelLoadDeviceLimit,
     Options,
-    RateLimiterResource,
     check_device_limit,
     check_host_policy,
 )
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 
 
 class ServerOptions:
