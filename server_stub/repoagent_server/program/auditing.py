@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from repoagent.audit import OPERATOR, Audit
 from repoagent.audit.lines import canonical
 from repoagent.audit.log import AuditLog, audit_key
+from repoagent.serving.measuring.prometheus import Family
 from repoagent_server.access.access_file import AccessChange
 from repoagent_server.program.options import ServeOptions
 
@@ -44,6 +45,26 @@ def audit_log(options: ServeOptions) -> Iterator[AuditLog | None]:
         raise
     finally:
         log.close()
+
+
+class AuditMetrics:
+    """Reads the counters of a log."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    def families(self) -> Iterable[Family]:
+        """Lines, failures, and notes that came too fast."""
+        log = self._log
+        counted = {
+            "repoagent_audit_lines_total": ("Lines written to the audit log", log.lines),
+            "repoagent_audit_failures_total": ("Lines that could not be written to the audit log", log.failures),
+            "repoagent_audit_suppressed_total": (
+                "Denied requests without a line of their own in the audit log",
+                log.suppressed,
+            ),
+        }
+        return [Family(name, "counter", text, [((), value)]) for name, (text, value) in counted.items()]
 
 
 def _started(options: ServeOptions) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
 from repoagent.sentinel import marked
-from repoagent.server.exposition.agents import AuditMetrics, WorkspaceMetrics
+from repoagent.server.exposition.agents import WorkspaceMetrics
 from repoagent.server.exposition.page import Source
 from repoagent.serving.assembly import RateLimitMode
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -30,7 +30,7 @@ from repoagent.serving.requests.request import ModelId
 from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.program.auditing import audit_log, note_access_change
+from repoagent_server.program.auditing import AuditMetrics, audit_log, note_access_change
 from repoagent_server.program.front_ends import (
     READY_NAMES,
     FrontEnd,
