@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from repoagent.server.enums import ParameterType
 from repoagent.serving.requests.request import ParameterValue
 from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes, as_text
-from repoagent_capi.triton_bindings.values import Parameter
+from repoagent_capi.triton_bindings.values import Parameter, ParameterType
 
 
 def value_of(item: Any) -> Any:

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.errors import RepoAgentError
-from repoagent.server.enums import InferenceTraceActivity as Activity
-from repoagent.server.enums import InferenceTraceLevel as Level
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, OutputPlace, ParameterValue
 from repoagent.serving.requests.tensor import Tensor
 from repoagent_capi._crossing import ffi, lib
@@ -13,6 +11,8 @@ from repoagent_capi.errors import as_bytes, as_text, crossing, error_handle
 from repoagent_capi.parameters import parameters_out, value_of
 from repoagent_capi.servers import SERVERS
 from repoagent_capi.tensors import fill_output, input_tensor
+from repoagent_capi.triton_bindings.trace import InferenceTraceActivity as Activity
+from repoagent_capi.triton_bindings.trace import InferenceTraceLevel as Level
 from repoagent_capi.triton_bindings.trace import TraceSteps
 
 _TENSORS: Final = int(Level.TENSORS)

@@ -22,7 +22,6 @@ from repoagent.loader.load_context import Progress
 from repoagent.server.custom_metrics import Metric, MetricFamily
 from repoagent.server.datatypes import DLDeviceType
 from repoagent.server.enums import (
-    DataType,
     InstanceGroupKind,
     LogFormat,
     LogLevel,
@@ -43,6 +42,7 @@ from repoagent.server.request import InferenceRequest, InferenceResponse
 from repoagent.server.server import Server
 from repoagent.server.server_options import ModelLoadDeviceLimit, Options
 from repoagent.server.tensor import Tensor
+from repoagent.serving.requests.tensor import DataType
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 
 __all__ = [

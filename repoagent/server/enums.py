@@ -1,32 +1,10 @@
-"""The enumerations of the Server API, with the members and numbers of Triton's.
+"""The enumerations of the Server API beside ``DataType``, with the members and numbers of Triton's.
 
 Members are not integers: ``DataType.INT8 == 6`` is false, and members of two enumerations are never equal.
 ``int(member)`` gives the number.
 """
 
-from repoagent.serving.requests.tensor import DataType, ServerEnum
-
-__all__ = [
-    "DataType",
-    "InferenceTraceActivity",
-    "InferenceTraceLevel",
-    "InstanceGroupKind",
-    "LogFormat",
-    "LogLevel",
-    "MemoryType",
-    "MetricFormat",
-    "MetricKind",
-    "ModelBatchFlag",
-    "ModelControlMode",
-    "ModelIndexFlag",
-    "ModelTxnPropertyFlag",
-    "ParameterType",
-    "RateLimitMode",
-    "RequestFlag",
-    "RequestReleaseFlag",
-    "ResponseCompleteFlag",
-    "ServerEnum",
-]
+from repoagent.serving.requests.tensor import ServerEnum
 
 
 class MemoryType(ServerEnum):
@@ -35,16 +13,6 @@ class MemoryType(ServerEnum):
     CPU = 0
     CPU_PINNED = 1
     GPU = 2
-
-
-class ParameterType(ServerEnum):
-    """The type of a parameter's value."""
-
-    STRING = 0
-    INT = 1
-    BOOL = 2
-    DOUBLE = 3
-    BYTES = 4
 
 
 class InstanceGroupKind(ServerEnum):
@@ -87,48 +55,11 @@ class MetricKind(ServerEnum):
     GAUGE = 1
 
 
-class InferenceTraceLevel(ServerEnum):
-    """What a trace records; the numbers are bits and can be added."""
-
-    DISABLED = 0
-    MIN = 1
-    MAX = 2
-    TIMESTAMPS = 4
-    TENSORS = 8
-
-
-class InferenceTraceActivity(ServerEnum):
-    """A step of a request that a trace records."""
-
-    REQUEST_START = 0
-    QUEUE_START = 1
-    COMPUTE_START = 2
-    COMPUTE_INPUT_END = 3
-    COMPUTE_OUTPUT_START = 4
-    COMPUTE_END = 5
-    REQUEST_END = 6
-    TENSOR_QUEUE_INPUT = 7
-    TENSOR_BACKEND_INPUT = 8
-    TENSOR_BACKEND_OUTPUT = 9
-
-
 class RequestFlag(ServerEnum):
     """Bits of a request's ``flags``."""
 
     SEQUENCE_START = 1
     SEQUENCE_END = 2
-
-
-class RequestReleaseFlag(ServerEnum):
-    """Bits that come with the release of a request."""
-
-    ALL = 1
-
-
-class ResponseCompleteFlag(ServerEnum):
-    """Bits that come with a response."""
-
-    FINAL = 1
 
 
 class ModelControlMode(ServerEnum):
@@ -151,12 +82,6 @@ class ModelBatchFlag(ServerEnum):
 
     UNKNOWN = 1
     FIRST_DIM = 2
-
-
-class ModelIndexFlag(ServerEnum):
-    """Which models an index lists."""
-
-    READY = 1
 
 
 class ModelTxnPropertyFlag(ServerEnum):

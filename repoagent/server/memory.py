@@ -15,7 +15,8 @@ from repoagent.server.datatypes import (
     managed_tensor,
     numpy_to_type,
 )
-from repoagent.server.enums import DataType, MemoryType
+from repoagent.server.enums import MemoryType
+from repoagent.serving.requests.tensor import DataType
 
 DeviceOrMemoryType: TypeAlias = str | MemoryType | tuple[MemoryType, int] | tuple[DLDeviceType, int]
 

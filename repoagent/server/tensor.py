@@ -18,9 +18,9 @@ from repoagent.server.datatypes import (
     type_to_dl_type,
     type_to_numpy,
 )
-from repoagent.server.enums import DataType, MemoryType
+from repoagent.server.enums import MemoryType
 from repoagent.server.memory import DeviceOrMemoryType, MemoryBuffer, import_dlpack, parse_device, view
-from repoagent.serving.requests.tensor import NUMPY_TYPES
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 _BYTE: Final = np.dtype(np.uint8)

@@ -10,7 +10,7 @@ from repoagent import errors as _errors
 from repoagent.server import custom_metrics as _upper_metrics
 from repoagent.server import enums as _enums
 from repoagent.server import logs as _logs
-from repoagent.serving.requests.tensor import NUMPY_TYPES as _NUMPY_TYPES
+from repoagent.serving.requests import tensor as _tensor
 from repoagent_capi.triton_bindings import options as _options
 from repoagent_capi.triton_bindings import request as _request
 from repoagent_capi.triton_bindings import response as _response
@@ -27,9 +27,9 @@ UnavailableError = _errors.UnavailableError
 UnknownError = _errors.UnknownError
 UnsupportedError = _errors.UnsupportedError
 
-TRITONSERVER_DataType = _enums.DataType
-TRITONSERVER_InferenceTraceActivity = _enums.InferenceTraceActivity
-TRITONSERVER_InferenceTraceLevel = _enums.InferenceTraceLevel
+TRITONSERVER_DataType = _tensor.DataType
+TRITONSERVER_InferenceTraceActivity = _trace.InferenceTraceActivity
+TRITONSERVER_InferenceTraceLevel = _trace.InferenceTraceLevel
 TRITONSERVER_InstanceGroupKind = _enums.InstanceGroupKind
 TRITONSERVER_LogFormat = _enums.LogFormat
 TRITONSERVER_LogLevel = _enums.LogLevel
@@ -38,13 +38,13 @@ TRITONSERVER_MetricFormat = _enums.MetricFormat
 TRITONSERVER_MetricKind = _enums.MetricKind
 TRITONSERVER_ModelBatchFlag = _enums.ModelBatchFlag
 TRITONSERVER_ModelControlMode = _enums.ModelControlMode
-TRITONSERVER_ModelIndexFlag = _enums.ModelIndexFlag
+TRITONSERVER_ModelIndexFlag = _server.ModelIndexFlag
 TRITONSERVER_ModelTxnPropertyFlag = _enums.ModelTxnPropertyFlag
-TRITONSERVER_ParameterType = _enums.ParameterType
+TRITONSERVER_ParameterType = _values.ParameterType
 TRITONSERVER_RateLimitMode = _enums.RateLimitMode
 TRITONSERVER_RequestFlag = _enums.RequestFlag
-TRITONSERVER_RequestReleaseFlag = _enums.RequestReleaseFlag
-TRITONSERVER_ResponseCompleteFlag = _enums.ResponseCompleteFlag
+TRITONSERVER_RequestReleaseFlag = _request.RequestReleaseFlag
+TRITONSERVER_ResponseCompleteFlag = _response.ResponseCompleteFlag
 
 TRITONSERVER_BufferAttributes = _values.BufferAttributes
 TRITONSERVER_InferenceRequest = _request.InferenceRequest
@@ -92,20 +92,20 @@ def api_version() -> tuple[int, int]:
     return 1, 43
 
 
-def _data_type_text(data_type: _enums.DataType) -> str:
+def _data_type_text(data_type: _tensor.DataType) -> str:
     """``"FP32"``; ``"<invalid>"`` for INVALID."""
-    return "<invalid>" if data_type is _enums.DataType.INVALID else data_type.name
+    return "<invalid>" if data_type is _tensor.DataType.INVALID else data_type.name
 
 
-def _text_to_data_type(text: str) -> _enums.DataType:
+def _text_to_data_type(text: str) -> _tensor.DataType:
     """The data type of that name; INVALID if there is none."""
-    return _enums.DataType.__members__.get(text, _enums.DataType.INVALID)
+    return _tensor.DataType.__members__.get(text, _tensor.DataType.INVALID)
 
 
-def _byte_size(data_type: _enums.DataType) -> int:
+def _byte_size(data_type: _tensor.DataType) -> int:
     """The size of one element; 0 where it varies."""
-    varies = data_type in (_enums.DataType.BYTES, _enums.DataType.INVALID)
-    return 0 if varies else _NUMPY_TYPES[data_type].itemsize
+    varies = data_type in (_tensor.DataType.BYTES, _tensor.DataType.INVALID)
+    return 0 if varies else _tensor.NUMPY_TYPES[data_type].itemsize
 
 
 def _name(member: _Enum) -> str:

@@ -9,17 +9,23 @@ import numpy as np
 
 from repoagent.config import ModelConfig
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
-from repoagent.server.enums import DataType, MemoryType, RequestFlag
+from repoagent.server.enums import MemoryType, RequestFlag
 from repoagent.server.memory import MemoryBuffer, view
 from repoagent.server.tensor import Tensor, to_core
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
-from repoagent.serving.requests.tensor import NUMPY_TYPES
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, ServerEnum
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 from repoagent_capi.triton_bindings.response import Delivery
 from repoagent_capi.triton_bindings.values import BufferAttributes
 
 if TYPE_CHECKING:
     from repoagent_capi.triton_bindings.server import Server
+
+
+class RequestReleaseFlag(ServerEnum):
+    """Bits that come with the release of a request."""
+
+    ALL = 1
 
 
 @dataclass(slots=True)

@@ -6,11 +6,18 @@ from collections import deque
 from typing import Any
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
-from repoagent.server.enums import DataType, MemoryType, ParameterType, ResponseCompleteFlag
+from repoagent.server.enums import MemoryType
 from repoagent.server.tensor import Tensor, from_core
 from repoagent.serving.requests.request import InferRequest, InferResponse, OutputClasses
+from repoagent.serving.requests.tensor import DataType, ServerEnum
 from repoagent_capi.triton_bindings.trace import InferenceTrace, TraceGuard
-from repoagent_capi.triton_bindings.values import parameter_type
+from repoagent_capi.triton_bindings.values import ParameterType, parameter_type
+
+
+class ResponseCompleteFlag(ServerEnum):
+    """Bits that come with a response."""
+
+    FINAL = 1
 
 
 class InferenceResponse:

@@ -6,14 +6,20 @@ from dataclasses import replace
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.at_exit import forget
-from repoagent.server.enums import ModelIndexFlag
 from repoagent.server.model import Model
 from repoagent.server.server import Server as UpperServer
+from repoagent.serving.requests.tensor import ServerEnum
 from repoagent_capi.triton_bindings.options import ServerOptions
 from repoagent_capi.triton_bindings.request import InferenceRequest
 from repoagent_capi.triton_bindings.response import DeliverySender
 from repoagent_capi.triton_bindings.trace import InferenceTrace
 from repoagent_capi.triton_bindings.values import Message, Metrics, Parameter
+
+
+class ModelIndexFlag(ServerEnum):
+    """Which models an index lists."""
+
+    READY = 1
 
 
 class Server:

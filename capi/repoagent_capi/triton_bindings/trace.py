@@ -5,12 +5,39 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from repoagent.server.enums import InferenceTraceActivity, InferenceTraceLevel
 from repoagent.server.tensor import from_core
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import ServerEnum
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 _IDS: Final = itertools.count(1)
+
+
+class InferenceTraceLevel(ServerEnum):
+    """What a trace records; the numbers are bits and can be added."""
+
+    DISABLED = 0
+    MIN = 1
+    MAX = 2
+    TIMESTAMPS = 4
+    TENSORS = 8
+
+
+class InferenceTraceActivity(ServerEnum):
+    """A step of a request that a trace records."""
+
+    REQUEST_START = 0
+    QUEUE_START = 1
+    COMPUTE_START = 2
+    COMPUTE_INPUT_END = 3
+    COMPUTE_OUTPUT_START = 4
+    COMPUTE_END = 5
+    REQUEST_END = 6
+    TENSOR_QUEUE_INPUT = 7
+    TENSOR_BACKEND_INPUT = 8
+    TENSOR_BACKEND_OUTPUT = 9
+
+
 _TIMESTAMPS: Final = int(InferenceTraceLevel.TIMESTAMPS) | int(InferenceTraceLevel.MIN) | int(InferenceTraceLevel.MAX)
 _TENSORS: Final = int(InferenceTraceLevel.TENSORS)
 

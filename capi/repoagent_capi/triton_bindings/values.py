@@ -9,9 +9,20 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.nested_text import read_json
 from repoagent.server.custom_metrics import Metric as UpperMetric
 from repoagent.server.custom_metrics import MetricFamily
-from repoagent.server.enums import MemoryType, MetricFormat, ParameterType
+from repoagent.server.enums import MemoryType, MetricFormat
+from repoagent.serving.requests.tensor import ServerEnum
 
 _HANDLE_SIZE: Final = 64
+
+
+class ParameterType(ServerEnum):
+    """The type of a parameter's value."""
+
+    STRING = 0
+    INT = 1
+    BOOL = 2
+    DOUBLE = 3
+    BYTES = 4
 
 
 def parameter_type(value: Any) -> ParameterType:

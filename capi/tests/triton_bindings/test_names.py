@@ -7,6 +7,7 @@ import pytest
 
 import repoagent.server as tritonserver
 from repoagent.server import enums
+from repoagent.serving.requests.tensor import ServerEnum
 
 tb: Any = pytest.importorskip("repoagent_capi.triton_bindings", reason="repoagent-capi is not installed")
 
@@ -66,12 +67,32 @@ CLASSES = {
 }
 
 
+ENUMS = {
+    "ParameterType": "STRING 0, INT 1, BOOL 2, DOUBLE 3, BYTES 4",
+    "InferenceTraceLevel": "DISABLED 0, MIN 1, MAX 2, TIMESTAMPS 4, TENSORS 8",
+    "InferenceTraceActivity": "REQUEST_START 0, QUEUE_START 1, COMPUTE_START 2, COMPUTE_INPUT_END 3, "
+    "COMPUTE_OUTPUT_START 4, COMPUTE_END 5, REQUEST_END 6, TENSOR_QUEUE_INPUT 7, TENSOR_BACKEND_INPUT 8, "
+    "TENSOR_BACKEND_OUTPUT 9",
+    "RequestReleaseFlag": "ALL 1",
+    "ResponseCompleteFlag": "FINAL 1",
+    "ModelIndexFlag": "READY 1",
+}
+
+
 def test_errors_and_enumerations_are_those_of_the_server_api() -> None:
     found = [name for name in tritonserver.__all__ if name.endswith("Error") and name != "CancelledError"]
     assert len(found) == 8
     assert all(getattr(tb, name) is getattr(tritonserver, name) for name in found)
-    kinds = [name for name in enums.__all__ if name != "ServerEnum"]
-    assert all(getattr(tb, f"TRITONSERVER_{name}") is getattr(enums, name) for name in kinds)
+    kinds = {kind for kind in vars(enums).values() if isinstance(kind, type) and issubclass(kind, ServerEnum)}
+    assert all(getattr(tb, f"TRITONSERVER_{kind.__name__}") is kind for kind in kinds - {ServerEnum})
+    assert tb.TRITONSERVER_DataType is tritonserver.DataType
+
+
+@pytest.mark.parametrize(("name", "members"), ENUMS.items())
+def test_enumerations_that_the_server_api_lacks_have_the_members_and_the_numbers(name: str, members: str) -> None:
+    expected = {pair.split()[0]: int(pair.split()[1]) for pair in members.split(", ")}
+    kind = getattr(tb, f"TRITONSERVER_{name}")
+    assert {member: int(value) for member, value in kind.__members__.items()} == expected
 
 
 @pytest.mark.parametrize("name", BARE)
