@@ -10,7 +10,7 @@ import os
 import platform
 import resource
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -150,16 +150,9 @@ def enter_apart() -> None:
         raise UnsupportedError("a process with several threads cannot be set apart")
     _no_new_privileges()
     _drop_capabilities(_MACHINES)
-    version = landlock_version()
-    if version:
+    if version := landlock_version():
         # A rule set must handle something: that device files are made.
-        attributes = struct.pack("QQQ", 1 << 6, 0, 2 if version >= 6 else 0)
-        size = 24 if version >= 6 else 8
-        rules = _checked(_libc.syscall(444, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock")
-        try:
-            _checked(_libc.syscall(446, rules, ctypes.c_uint32(0)), "Landlock")
-        finally:
-            os.close(rules)
+        _enforce([1 << 6, 0, 2] if version >= 6 else [1 << 6], ())
 
 
 def _drop_capabilities(numbers: Iterable[int]) -> None:
@@ -180,13 +173,18 @@ def enter_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
     version = landlock_version()
     handled = (1 << _ACCESSES.get(version, 16)) - 1
     # Files; TCP from version 4 on; signals and abstract sockets of others from 6 on.
-    attributes = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    rules = _checked(_libc.syscall(444, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock")
+    attributes = [handled, *([3] if version >= 4 else []), *([3] if version >= 6 else [])]
+    accesses = ((readable, _READ & handled), (writable, (_READ | _CHANGE) & handled))
+    _enforce(attributes, [(path, access) for paths, access in accesses for path in paths])
+
+
+def _enforce(attributes: Sequence[int], allowed: Iterable[tuple[Path, int]]) -> None:
+    """Deny this thread all that the Landlock ``attributes`` handle, but for the access to the ``allowed`` paths."""
+    packed = struct.pack(f"{len(attributes)}Q", *attributes)
+    rules = _checked(_libc.syscall(444, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0)), "Landlock")
     try:
-        for paths, access in ((readable, _READ), (writable, _READ | _CHANGE)):
-            for path in paths:
-                _allow(rules, path, access & handled)
+        for path, access in allowed:
+            _allow(rules, path, access)
         _no_new_privileges()
         _checked(_libc.syscall(446, rules, ctypes.c_uint32(0)), "Landlock")
     finally:
