@@ -1,8 +1,7 @@
 """The inputs that sequences add to a request: its place in the sequence, and implicit states."""
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import numpy as np
@@ -19,34 +18,25 @@ from repoagent.storage.files.files import ModelFiles
 _DIRECTORY: Final = "initial_state"
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    input_name: str
-    output_name: str
-    data_type: DataType
-    initial: Tensor
-    """What a sequence begins with, with a batch dimension of 1 if the model batches."""
-    variable: bool
-    """Its shape may change from request to request."""
-
-
 class SequenceStates:
     """The states of one model. What a sequence has at the moment lies in its slot; this decides what to do with it."""
 
-    def __init__(self, states: Sequence[_State], outputs: Sequence[str]) -> None:
-        self._states = tuple(states)
-        self._initial = {state.input_name: state.initial for state in states}
-        self._outputs = tuple(outputs)
-        self._made = tuple(state.output_name for state in states)
-        self._variable = tuple(state.input_name for state in states if state.variable)
+    def __init__(self, config: ModelConfig, files: ModelFiles) -> None:
+        """See :meth:`of`."""
+        states = config.sequence_batching.state
+        self._outputs = tuple(item.name for item in config.output)
+        self._made = {state.output_name: state.input_name for state in states}
+        """The model's outputs, and the inputs that they are for the next request."""
+        self._variable = tuple(state.input_name for state in states if -1 in state.dims)
+        """The inputs whose shapes may change from request to request."""
+        batch = (1,) if config.max_batch_size else ()
+        self._initial = {state.input_name: _initial(config.name, state, files, batch) for state in states}
 
     @classmethod
     def of(cls, config: ModelConfig, files: ModelFiles) -> "SequenceStates | None":
         """Those that ``config``, complete and checked, describes; None if there are none. Raises if a file with an
         initial state is missing, or does not have the size of its shape."""
-        batch = (1,) if config.max_batch_size else ()
-        states = [_state(config.name, state, files, batch) for state in config.sequence_batching.state]
-        return cls(states, [item.name for item in config.output]) if states else None
+        return cls(config, files) if config.sequence_batching.state else None
 
     def inputs(self, held: Mapping[str, Tensor], request: InferRequest) -> dict[str, Tensor]:
         """The states that go with ``request`` of the sequence that holds ``held``: at its start the initial ones."""
@@ -70,18 +60,17 @@ class SequenceStates:
         outputs = response.outputs
         kept = frozenset(requested or self._outputs)
         held = {}
-        for state in self._states:
-            tensor = outputs.get(state.output_name)
+        for name, input_name in self._made.items():
+            tensor = outputs.get(name)
             if tensor is not None:  # What the client gets it may change: the sequence needs a copy of its own.
-                shared = state.output_name in kept
-                held[state.input_name] = Tensor(tensor.data_type, tensor.array.copy()) if shared else tensor
+                held[input_name] = Tensor(tensor.data_type, tensor.array.copy()) if name in kept else tensor
         response.outputs = {name: tensor for name, tensor in outputs.items() if name in kept}
         return held
 
 
-def _state(model: str, state: ModelSequenceBatching.State, files: ModelFiles, batch: tuple[int, ...]) -> _State:
+def _initial(model: str, state: ModelSequenceBatching.State, files: ModelFiles, batch: tuple[int, ...]) -> Tensor:
+    """What a sequence begins with, with the dimensions ``batch`` before those of the state."""
     data_type = DataType(state.data_type)
-    variable = -1 in state.dims
     if state.initial_state:
         initial = state.initial_state[0]
         dims = tuple(initial.dims)
@@ -93,9 +82,7 @@ def _state(model: str, state: ModelSequenceBatching.State, files: ModelFiles, ba
     else:
         dims = tuple(1 if dim < 0 else dim for dim in state.dims)
         array = blank(data_type, dims)
-    return _State(
-        state.input_name, state.output_name, data_type, Tensor(data_type, array.reshape(*batch, *dims)), variable
-    )
+    return Tensor(data_type, array.reshape(*batch, *dims))
 
 
 _Control = ModelSequenceBatching.Control
