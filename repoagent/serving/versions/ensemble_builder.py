@@ -1,6 +1,6 @@
 """Bringing the members of an ensemble up, and making its versions."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
@@ -60,33 +60,29 @@ def _check_batch_size(config: ModelConfig, model: str, member: ModelConfig) -> N
 
 
 def _check_step(ensemble: str, step: Any, member: ModelConfig, tensors: dict[str, _Node]) -> None:
-    faults = (
-        *_name_faults(step.input_map, {item.name for item in member.input}, "is mapping to non-existing input"),
-        *_unmapped_faults(step, member),
-        *_name_faults(step.output_map, {item.name for item in member.output}, "is mapped from non-existing output"),
-    )
-    for fault in faults:
-        raise InvalidArgumentError(f"in ensemble {ensemble}, {fault} in model {step.model_name}{_tail(fault)}")
+    model = step.model_name
+    inputs, outputs = {item.name for item in member.input}, {item.name for item in member.output}
+    faults = [
+        f"ensemble tensor {tensor} is mapping to non-existing input {name} in model {model}"
+        for name, tensor in step.input_map.items()
+        if name not in inputs
+    ]
+    faults += [
+        f"input {item.name} in model {model} is not mapped to any ensemble tensors"
+        for item in member.input
+        if item.name not in step.input_map and not item.optional
+    ]
+    faults += [
+        f"ensemble tensor {tensor} is mapped from non-existing output {name} in model {model}"
+        for name, tensor in step.output_map.items()
+        if name not in outputs
+    ]
+    if faults:
+        raise InvalidArgumentError(f"in ensemble {ensemble}, {faults[0]}")
     for items, mapping in ((member.input, step.input_map), (member.output, step.output_map)):
         for item in items:
             if item.name in mapping:
-                _check_tensor(ensemble, mapping[item.name], _Node.of(step.model_name, member, item), tensors)
-
-
-def _tail(fault: str) -> str:
-    return " is not mapped to any ensemble tensors" if fault.startswith("input ") else ""
-
-
-def _name_faults(mapping: Mapping[str, str], known: Collection[str], relation: str) -> Iterator[str]:
-    for name, tensor in mapping.items():
-        if name not in known:
-            yield f"ensemble tensor {tensor} {relation} {name}"
-
-
-def _unmapped_faults(step: Any, member: ModelConfig) -> Iterator[str]:
-    for item in member.input:
-        if item.name not in step.input_map and not item.optional:
-            yield f"input {item.name}"
+                _check_tensor(ensemble, mapping[item.name], _Node.of(model, member, item), tensors)
 
 
 def _check_tensor(ensemble: str, tensor: str, node: _Node, tensors: dict[str, _Node]) -> None:
@@ -94,18 +90,14 @@ def _check_tensor(ensemble: str, tensor: str, node: _Node, tensors: dict[str, _N
     place = f"in ensemble {ensemble}, ensemble tensor {tensor}: "
     if known.data_type != node.data_type:
         raise InvalidArgumentError(
-            f"{place}inconsistent data type: {_type_name(known)} is inferred from model {known.model} while "
-            f"{_type_name(node)} is inferred from model {node.model}"
+            f"{place}inconsistent data type: {DataType.Name(known.data_type)} is inferred from model {known.model} "
+            f"while {DataType.Name(node.data_type)} is inferred from model {node.model}"
         )
     if not known.agrees(node):
         raise InvalidArgumentError(
             f"{place}inconsistent shape: {dims_text(known.full_dims)} is inferred from model {known.model} while "
             f"{dims_text(node.full_dims)} is inferred from model {node.model}"
         )
-
-
-def _type_name(node: _Node) -> str:
-    return DataType.Name(node.data_type)
 
 
 _NO_VERSION: Final = "which has no loaded version"

@@ -96,13 +96,34 @@ def contents_of(chain: LoadedChain) -> Callable[[], Contents | None]:
     here and now, before anything is loaded from them: a later change shows in the next one. Files that an agent made
     go by their contents, read on another thread, as that may take as long as the load and they do not change any more.
     """
-    source = chain.source
-    if chain.in_place or source.is_remote:
-        return _deferred(
-            lambda: Contents(source.location, tuple(source.contents()), lasting=not source.is_remote), None
-        )
-    thread = "repoagent-contents" if chain.private else None
-    return _deferred(lambda: Contents("", _digested(chain), lasting=False), thread)
+    source, results = chain.source, list[Contents]()
+    listed = chain.in_place or source.is_remote
+
+    def read() -> None:
+        try:
+            if listed:
+                results.append(Contents(source.location, tuple(source.contents()), lasting=not source.is_remote))
+            else:
+                results.append(Contents("", _digested(chain), lasting=False))
+        except (RepoAgentError, OSError) as error:
+            logger.warning("the files of a model cannot be compared with those of its next load: %s", error)
+
+    thread = threading.Thread(target=read, name="repoagent-contents", daemon=True)
+    started = chain.private and not listed
+    try:
+        if started:
+            thread.start()
+    except RuntimeError:  # The machine has no thread left.
+        started = False
+    if not started:
+        read()
+
+    def wait() -> Contents | None:
+        if started:
+            thread.join()
+        return next(iter(results), None)
+
+    return wait
 
 
 def _digested(chain: LoadedChain) -> tuple[FileEntry, ...]:
@@ -110,32 +131,6 @@ def _digested(chain: LoadedChain) -> tuple[FileEntry, ...]:
     return tuple(
         FileEntry(path, (root / path).stat().st_size, digest, path) for path, digest in chain.digests().items()
     )
-
-
-def _deferred(read: Callable[[], Contents], thread_name: str | None) -> Callable[[], Contents | None]:
-    results: list[Contents] = []
-
-    def work() -> None:
-        try:
-            results.append(read())
-        except (RepoAgentError, OSError) as error:
-            logger.warning("the files of a model cannot be compared with those of its next load: %s", error)
-
-    if thread_name is None:
-        work()
-        return lambda: next(iter(results), None)
-    thread = threading.Thread(target=work, name=thread_name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # The machine has no thread left.
-        work()
-        return lambda: next(iter(results), None)
-
-    def wait() -> Contents | None:
-        thread.join()
-        return next(iter(results), None)
-
-    return wait
 
 
 @dataclass(frozen=True, slots=True)
