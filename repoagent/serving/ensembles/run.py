@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """The tensors of one stream's one item: the request's own, or those of one answer of a decoupled member."""
 
     label: int
@@ -40,33 +40,22 @@ class _Scope:
     """Of the tensors that steps made: the sequence that they belong to."""
 
 
+_Event = tuple[StepRequest, InferResponse | None, bool]
+"""A request to a member, an answer to it, and whether no further one follows: then the request has its times."""
+
+
 class _StepSender:
     """Turns the answers of a member into events of the run."""
 
-    __slots__ = ("_run", "_scope", "_step", "request")
+    __slots__ = ("request",)
 
-    def __init__(self, run: "EnsembleRun", step: Step, scope: _Scope) -> None:
-        self._run = run
-        self._step = step
-        self._scope = scope
-        self.request: StepRequest | None = None
+    request: StepRequest
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        assert self.request is not None
-        self._run.post(_Event(self._step, self._scope, response, self.request.marks, self.request if final else None))
-        if not final and self._step.decoupled:
-            self._run.hold_back(self._step)
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    step: Step
-    scope: _Scope
-    response: InferResponse | None
-    marks: SequenceMarks
-    """Those that the step's request had."""
-    ended: StepRequest | None
-    """The step's request, with its times, if no further answer follows."""
+        request = self.request
+        request.run.post((request, response, final))
+        if not final and request.step.decoupled:
+            request.run.hold_back(request.step)
 
 
 _PATIENCE_SECONDS: Final = 300
@@ -152,33 +141,32 @@ class EnsembleRun:
                     self._working, self._worker = False, 0
                     self._calm.notify_all()
                     return
-                event = self._events.popleft()
-            self._handle(event)
-            if event.ended is not None:
-                del self._in_flight[event.ended]
-                if event.ended.inside:
-                    self._limiters[event.step.index].leave()
-                self._durations = self._durations.plus(event.ended.spent)
+                request, response, final = self._events.popleft()
+            self._handle(request, response)
+            if final:
+                del self._in_flight[request]
+                if request.inside:
+                    self._limiters[request.step.index].leave()
+                self._durations = self._durations.plus(request.spent)
                 if not self._in_flight:
                     self._finish()
             self._send_answer()
 
-    def _handle(self, event: _Event) -> None:
-        response = event.response
+    def _handle(self, request: StepRequest, response: InferResponse | None) -> None:
         if response is not None and response.error is not None:
             self._fail(response.error)
         elif self.request.cancelled:
             self._fail(CancelledError("request cancelled"))
         if response is None or self._error is not None:
             return
-        step, scope = event.step, event.scope
+        step, scope = request.step, request.scope
         if step.decoupled:
             scope = self._new_scope(step.output_label)
         tensors = {step.outputs[name]: tensor for name, tensor in response.outputs.items() if name in step.outputs}
         # What the member left out may be optional further on, which each of the following steps checks for itself.
         absent = frozenset(step.outputs.values()) - tensors.keys()
         try:
-            self._put(scope, tensors, absent, event.marks.after(response.parameters))
+            self._put(scope, tensors, absent, request.marks.after(response.parameters))
         except RepoAgentError as error:
             self._fail(error)
 
@@ -199,14 +187,14 @@ class EnsembleRun:
         for request in list(self._in_flight):
             request.fall_behind(behind)
 
-    def _new_scope(self, label: int) -> _Scope:
+    def _new_scope(self, label: int) -> Scope:
         needed = self._needed
         steps = [step for step in self._plan.steps if step.label == label and (needed is None or step.index in needed)]
         self._incomplete += label == self._plan.output_label
-        return _Scope(label, {step.index: len(step.waits_for) for step in steps})
+        return Scope(label, {step.index: len(step.waits_for) for step in steps})
 
     def _put(
-        self, scope: _Scope, tensors: Mapping[str, Tensor], absent: frozenset[str], marks: SequenceMarks | None
+        self, scope: Scope, tensors: Mapping[str, Tensor], absent: frozenset[str], marks: SequenceMarks | None
     ) -> None:
         scope.tensors.update(tensors)
         scope.absent |= absent
@@ -218,7 +206,7 @@ class EnsembleRun:
         if self._plan.decoupled and scope.label == self._plan.output_label:
             self._answer_if_complete(scope, news)
 
-    def _ready(self, scope: _Scope, tensors: Sequence[str]) -> list[Step]:
+    def _ready(self, scope: Scope, tensors: Sequence[str]) -> list[Step]:
         ready = []
         for tensor in tensors:
             for step in self._plan.users(tensor):
@@ -228,13 +216,13 @@ class EnsembleRun:
                         ready.append(step)
         return ready
 
-    def _call(self, step: Step, scope: _Scope) -> None:
+    def _call(self, step: Step, scope: Scope) -> None:
         inputs = {name: scope.tensors[tensor] for name, tensor in step.inputs.items() if tensor in scope.tensors}
         for name, fit in step.fits.items():
             if name in inputs:
                 inputs[name] = fit.apply(inputs[name])
-        sender = _StepSender(self, step, scope)
-        request = sender.request = StepRequest(self, step, inputs, self._marks(step, scope), sender)
+        sender = _StepSender()
+        request = sender.request = StepRequest(self, step, scope, inputs, self._marks(step, scope), sender)
         self._in_flight[request] = None
         if not self._limiters:
             self._ensemble.submit_step(request)
@@ -249,7 +237,7 @@ class EnsembleRun:
             self._in_line -= 1
             self._calm.notify_all()
 
-    def _marks(self, step: Step, scope: _Scope) -> SequenceMarks:
+    def _marks(self, step: Step, scope: Scope) -> SequenceMarks:
         """The sequence that a call of ``step`` belongs to."""
         found = dict.fromkeys(scope.marks[tensor] for tensor in step.inputs.values() if tensor in scope.marks)
         found.pop(self._own_marks, None)
@@ -261,15 +249,15 @@ class EnsembleRun:
             )
         return next(iter(found), self._own_marks)
 
-    def _answer_if_complete(self, scope: _Scope, news: Sequence[str]) -> None:
+    def _answer_if_complete(self, scope: Scope, news: Sequence[str]) -> None:
         if self._complete(scope) and any(name in news for name in self._wanted):
             self._incomplete -= 1
             self._answer = self._response(scope)
 
-    def _complete(self, scope: _Scope) -> bool:
+    def _complete(self, scope: Scope) -> bool:
         return all(name in scope.tensors or name in scope.absent for name in self._wanted)
 
-    def _response(self, scope: _Scope) -> InferResponse:
+    def _response(self, scope: Scope) -> InferResponse:
         outputs = {name: scope.tensors[name] for name in self._wanted if name in scope.tensors}
         for name, fit in self._plan.fits.items():
             if name in outputs:

@@ -15,7 +15,7 @@ from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
 
 if TYPE_CHECKING:
-    from repoagent.serving.ensembles.run import EnsembleRun
+    from repoagent.serving.ensembles.run import EnsembleRun, Scope
 
 _SIGN_BIT = 1 << 63
 
@@ -62,13 +62,21 @@ def _flag(parameters: Mapping[str, ParameterValue], name: str) -> bool:
 class StepRequest(InferRequest):
     """A request to a member. It is cancelled as soon as the ensemble's own request is, or another step failed."""
 
-    __slots__ = ("_own_cancelled", "composed", "inside", "marks", "run")
+    __slots__ = ("_own_cancelled", "composed", "inside", "marks", "run", "scope", "step")
 
     def __init__(
-        self, run: "EnsembleRun", step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
+        self,
+        run: "EnsembleRun",
+        step: Step,
+        scope: "Scope",
+        inputs: dict[str, Tensor],
+        marks: SequenceMarks,
+        sender: ResponseSender,
     ) -> None:
         origin = run.request
         self.run = run
+        self.step = step
+        self.scope = scope
         self.marks = marks
         self.inside = False
         """Whether it has one of the places that a :class:`StepLimiter` gives."""

@@ -12,7 +12,7 @@ import pytest
 from repoagent.errors import CancelledError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.ensembles.plan import Step
-from repoagent.serving.ensembles.run import EnsembleRun
+from repoagent.serving.ensembles.run import EnsembleRun, Scope
 from repoagent.serving.ensembles.step_request import SequenceMarks, StepLimiter, StepRequest
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
@@ -238,7 +238,7 @@ def test_a_request_that_gets_its_place_as_it_joins_the_line_is_submitted_once() 
     """Another thread gives the place away right after the request has stood in line."""
     submitted: list[Any] = []
     limiter = StepLimiter(1, submitted.append)
-    first, second = (StepRequest(_Run(), STEP, {}, SequenceMarks(), DISCARD) for _ in range(2))
+    first, second = (StepRequest(_Run(), STEP, Scope(0, {}), {}, SequenceMarks(), DISCARD) for _ in range(2))
     limiter.enter(first)
     limiter._lock = _ThenCalled(limiter._lock, limiter.leave)  # type: ignore[assignment]
     limiter.enter(second)
