@@ -14,6 +14,7 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.repository_set import RepositorySet
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.requests.request import ModelId
+from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.paths.names import check_model_name
 
 EXTENSIONS: Final = (
@@ -67,26 +68,24 @@ class CoreQueries:
 
         That takes its time where :meth:`asks_model`.
         """
-        try:
-            served = self._table.find(name, version)
-        except RepoAgentError:
-            return False
-        return served.ready and served.check_ready()
+        served = self._served(name, version)
+        return served is not None and served.ready and served.check_ready()
 
     def asks_model(self, name: str, version: str = "") -> bool:
         """Whether :meth:`model_ready` runs code of that model."""
-        try:
-            return self._table.find(name, version).asks
-        except RepoAgentError:
-            return False
+        served = self._served(name, version)
+        return served is not None and served.asks
 
     def model_loaded(self, name: str) -> bool:
         """Whether a request for that model would be taken."""
+        return self._served(name, "") is not None
+
+    def _served(self, name: str, version: str) -> ServedModel | None:
+        """What requests for that model and version go to, if it is there."""
         try:
-            self._table.find(name, "")
+            return self._table.find(name, version)
         except RepoAgentError:
-            return False
-        return True
+            return None
 
     def has_model(self, name: str) -> bool:
         """Whether a model of that name is loaded, or a repository has one; also while that one does not answer."""
