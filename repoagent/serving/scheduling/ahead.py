@@ -43,13 +43,8 @@ class AheadScheduler(DirectScheduler):
         self._attended: dict[Instance, LoopReader] = {}
         self._returned: deque[Entry] = deque()
 
-    def submit(self, request: InferRequest) -> None:
-        if self._queue.waiting or not self._begin_here(request):
-            self._enqueue(request)
-
-    def _enqueue(self, request: InferRequest) -> None:
-        request.on_cancel = self._watcher.on_cancel
-        self._let_wait(Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here()))
+    def _entry(self, request: InferRequest) -> Entry:
+        return Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here())
 
     def _execute_here(self, request: InferRequest) -> None:
         instance = None if self._queue.waiting else self._pool.take_idle()
@@ -66,7 +61,7 @@ class AheadScheduler(DirectScheduler):
     def _all_attended(self) -> bool:
         return len(self._attended) >= len(self._instances) and all(map(self._attended.__contains__, self._instances))
 
-    def _begin_here(self, request: InferRequest) -> bool:
+    def _execute_now(self, request: InferRequest) -> bool:
         """Hand ``request`` over on this thread; False if that was not done."""
         reader = LoopReader.here()
         if reader is None or request.cancelled or self._closed or _bytes(request) > _MOST_BYTES:

@@ -1,6 +1,5 @@
 """The dynamic batcher: requests that wait at the same time are executed together, by threads of their own."""
 
-import logging
 import threading
 from collections.abc import Sequence
 
@@ -13,9 +12,16 @@ from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue, BatchRule, BatchSettings
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Clock, Refusal, Refuser, Step, Watcher
-
-logger = logging.getLogger(__name__)
+from repoagent.serving.scheduling.steps import (
+    NOTHING,
+    BatchSource,
+    Clock,
+    Refusal,
+    Refuser,
+    Step,
+    Watcher,
+    start_workers,
+)
 
 
 class BatchWorkers:
@@ -55,28 +61,18 @@ class BatchWorkers:
         """Something was put into the source. Call it with the lock held."""
         self._kicks += 1
         if not self._threads and not self._stopped:
-            self._start()
+            # Only when first needed: an embedder that waits for quick answers never has a thread per model.
+            start_workers(self._threads, self._count, self._work, self._name)
         elif self._idle and (self._source.ripe or not self._delaying):
             self._changed.notify()
         if self._assistant is not None:
             self._assistant.kick()
 
-    def _start(self) -> None:
-        # Only when first needed: an embedder that waits for quick answers never has a thread per model.
-        for index in range(len(self._threads), self._count):
-            thread = threading.Thread(target=self._work, name=f"{self._name}-{index}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                logger.warning("%s gets no thread more (%s)", self._name, error)
-                return
-            self._threads.append(thread)
-
     def resize(self, count: int) -> None:
         """There are ``count`` instances now. Threads more than that wait for one. Call it with the lock held."""
         self._count = count
         if self._threads and not self._stopped:
-            self._start()
+            start_workers(self._threads, count, self._work, self._name)
 
     def _work(self) -> None:
         while self._wait_for_requests():

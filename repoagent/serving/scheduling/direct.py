@@ -1,6 +1,5 @@
 """The plain scheduler: first come, first served, every request by itself."""
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,9 +14,7 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.scheduler import PooledScheduler
-from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal, Watcher
-
-logger = logging.getLogger(__name__)
+from repoagent.serving.scheduling.steps import Clock, Deadlines, Entry, Refusal, Watcher, start_workers
 
 
 class RequestQueue:
@@ -159,7 +156,10 @@ class DirectScheduler(PooledScheduler):
 
     def _enqueue(self, request: InferRequest) -> None:
         request.on_cancel = self._watcher.on_cancel
-        self._let_wait(Entry(request, 1, self._clock.now_ns()))
+        self._let_wait(self._entry(request))
+
+    def _entry(self, request: InferRequest) -> Entry:
+        return Entry(request, 1, self._clock.now_ns())
 
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request
@@ -182,17 +182,11 @@ class DirectScheduler(PooledScheduler):
         # Only when first needed: an embedder that waits for its answers never has a thread per model.
         with self._lock:
             if not self._workers and not self._closed:
-                self._add_workers(len(self._instances))
+                self._add_workers()
 
-    def _add_workers(self, count: int) -> None:
-        for index in range(len(self._workers), len(self._workers) + count):
-            worker = threading.Thread(target=self._work, name=f"repoagent-{self._model_name}-{index}", daemon=True)
-            try:
-                worker.start()
-            except RuntimeError as error:
-                logger.warning("model '%s' gets no thread more (%s)", self._model_name, error)
-                return
-            self._workers.append(worker)
+    def _add_workers(self) -> None:
+        # A worker more than instances does no harm: it waits for one.
+        start_workers(self._workers, len(self._instances), self._work, f"repoagent-{self._model_name}")
 
     def _work(self) -> None:
         while (entry := self._queue.wait()) is not None:
@@ -239,10 +233,8 @@ class DirectScheduler(PooledScheduler):
         )
 
     def _follow_instances(self) -> None:
-        # A worker more than instances does no harm: it waits for one.
-        missing = len(self._instances) - len(self._workers)
-        if self._workers and missing > 0:
-            self._add_workers(missing)
+        if self._workers:
+            self._add_workers()
 
     def close(self) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 import enum
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -14,6 +15,8 @@ from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
+
+logger = logging.getLogger(__name__)
 
 
 class Clock:
@@ -173,6 +176,18 @@ class BatchSource(Protocol):
 
     def drain(self) -> list[InferRequest]:
         """Take everything out."""
+
+
+def start_workers(threads: list[threading.Thread], count: int, work: Callable[[], None], name: str) -> None:
+    """Start threads that ``work`` until there are ``count`` of them, or the machine has none left."""
+    for index in range(len(threads), count):
+        thread = threading.Thread(target=work, name=f"{name}-{index}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("%s gets no thread more (%s)", name, error)
+            return
+        threads.append(thread)
 
 
 _PATIENCE_SECONDS: Final = 1.0
