@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from repoagent.api import Agent, AgentModel, ConversionSource
 from repoagent.api.envelopes import key_id, sign
+from repoagent.audit import Audit
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.converting.shared import Trust, open_shared
@@ -52,13 +53,14 @@ class Shouting(Agent):
         model.update_location(target)
 
 
-class Log:
+class Log(Audit):
     """The audit log of one server."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, Any]] = []
 
-    def record(self, event: str, result: str, what: Any, _actor: Any = None) -> None:
+    def record(self, event: str, result: str, what: Any, actor: Any = None) -> None:
+        del actor
         self.events.append((event, result, what))
 
     demand = note = record

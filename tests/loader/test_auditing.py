@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.api import Action, AgentModel
-from repoagent.audit import Actor, AuditError, acting_as, current_actor
+from repoagent.audit import Actor, Audit, AuditError, acting_as, current_actor
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import AgentRefusedError, RepoAgentError
 from repoagent.loader.auditing import shown_reference
@@ -20,7 +20,7 @@ SCHEMES = builtin_providers()
 
 
 @dataclass
-class Memory:
+class Memory(Audit):
     """An audit that keeps events, and fails for those that ``refuses`` names."""
 
     events: list[tuple[str, str, Mapping[str, Any], Actor]] = field(default_factory=list)
