@@ -17,8 +17,10 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.installed import keep_entry_points
 from tests.warm import Warm
 
+keep_entry_points()
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
