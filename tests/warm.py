@@ -17,10 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -32,7 +32,10 @@ _IMPORTED: Final = (
     "repoagent.cli.fetch",
     "repoagent.cli.prepare",
     "repoagent.cli.run",
+    "repoagent.converters.onnx.optimized",
+    "repoagent.handover.command",
     "repoagent.loader.assembly",
+    "repoagent_server.grpc.frontend",
     "repoagent_server.program.serve_command",
     "repoagent_server.program.front_ends",
     "repoagent_server.program.program",
@@ -42,8 +45,11 @@ _IMPORTED: Final = (
 class Program:
     """One that runs: what tests use of ``subprocess.Popen``, and the same exit status."""
 
-    def __init__(self, args: Sequence[str], pid: int, report: int) -> None:
+    def __init__(
+        self, args: Sequence[str], pid: int, report: int, stdout: IO[str] | None, stderr: IO[str] | None
+    ) -> None:
         self.args, self.pid, self._report = args, pid, report
+        self.stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
         self._reading = threading.Lock()  # As for ``subprocess``, several threads may wait.
         weakref.finalize(self, os.close, report)
@@ -66,6 +72,25 @@ class Program:
             if self.returncode is None:
                 self.returncode = _number(self._report)
         return self.returncode
+
+    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+        """What it writes from now on to the pipes that are open, until all of them are closed and it has ended.
+
+        Raises:
+            TimeoutError: that takes more than ``timeout`` seconds; it is killed.
+        """
+        with ThreadPoolExecutor(2) as pool:
+            reads = [pool.submit(one.read) if one and not one.closed else None for one in (self.stdout, self.stderr)]
+            try:
+                output, errors = [read.result(timeout) if read else "" for read in reads]
+            except TimeoutError:
+                self.kill()
+                raise
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait(timeout)
+        return output, errors
 
     def send_signal(self, number: int) -> None:
         """Send the signal, unless it has ended."""
@@ -93,6 +118,7 @@ class Warm:
                 [sys.executable, __file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=theirs.fileno(),  # not a file, of which a stream remembers that it can be sought in
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # its import starts the other threads
             )
 
@@ -105,15 +131,19 @@ class Warm:
         stdout: int | IO[Any] = 1,
         stderr: int | IO[Any] = 2,
     ) -> Program:
-        """``repoagent WORDS``, with nothing to read. It writes where this process does, unless files are given."""
+        """``repoagent WORDS``, with nothing to read.
+
+        It writes where this process does, unless files or ``subprocess.PIPE`` are given.
+        """
         texts = [*map(str, words)]
         order = json.dumps([texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]).encode()
         report, writing = os.pipe()
-        files = [file if isinstance(file, int) else file.fileno() for file in (stdout, stderr)]
+        (out, output), (err, errors) = map(_written_to, (stdout, stderr))
         with open(os.devnull, "rb") as nothing:
-            socket.send_fds(self._orders, [order], [nothing.fileno(), *files, writing])
-        os.close(writing)
-        return Program(texts, _number(report), report)
+            socket.send_fds(self._orders, [order], [nothing.fileno(), out, err, writing])
+        for number in (writing, *([out] if output else []), *([err] if errors else [])):
+            os.close(number)
+        return Program(texts, _number(report), report, output, errors)
 
     def run(
         self,
@@ -124,24 +154,23 @@ class Warm:
         timeout: float = 120,
     ) -> "subprocess.CompletedProcess[str]":
         """``repoagent WORDS`` to its end, as ``subprocess.run`` with what it prints."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            program = self.start(words, env=env, cwd=cwd, stdout=out, stderr=errors)
-            try:
-                status = program.wait(timeout)
-            except subprocess.TimeoutExpired:
-                program.kill()
-                raise
-            printed = []
-            for file in (out, errors):
-                file.seek(0)
-                printed.append(file.read().decode())
-        return subprocess.CompletedProcess(program.args, status, *printed)
+        program = self.start(words, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        output, errors = program.communicate(timeout)
+        return subprocess.CompletedProcess(program.args, program.wait(), output, errors)
 
     def close(self) -> None:
         """End it."""
         self._orders.close()
         self._process.kill()
         self._process.wait()
+
+
+def _written_to(file: int | IO[Any]) -> tuple[int, IO[str] | None]:
+    """The descriptor that a program gets for ``file``, and what reads it if that is a pipe."""
+    if file == subprocess.PIPE:
+        reading, writing = os.pipe()
+        return writing, os.fdopen(reading)
+    return file if isinstance(file, int) else file.fileno(), None
 
 
 def _state(report: int, number: int) -> None:
@@ -156,6 +185,7 @@ def _number(report: int) -> int:
 
 def _serve(orders: socket.socket) -> None:
     """Fork a program for each order, until there are none; returns in the program as well."""
+    importlib.import_module("tests.installed").keep_entry_points()
     for name in _IMPORTED:
         importlib.import_module(name)
     for group in ("repoagent", "repoagent.agents"):

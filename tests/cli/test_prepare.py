@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import PLAIN, Program, agent, left_in
+from tests.warm import Program as Started
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
@@ -152,12 +154,11 @@ def test_agents_are_given_the_directory_once_the_result_is_there(
     assert tree(memory) == {"weights": b"secret", MARK: b""}
 
 
-def test_every_flag_is_a_variable_too(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> None:
+def test_every_flag_is_a_variable_too(flags: list[str], folder: Path, memory: Path, tmp_path: Path, warm: Warm) -> None:
     names = {flag.partition("=")[0]: flag.partition("=")[2] or "1" for flag in flags}
     variables = {"REPOAGENT_PREPARE_" + name[2:].replace("-", "_").upper(): value for name, value in names.items()}
-    command = [sys.executable, "-m", "repoagent", "prepare", f"{folder}/", str(memory)]
     environment = {"PATH": os.environ["PATH"], **variables, "REPOAGENT_PREPARE_AUDIT_LOG": str(tmp_path / "audit")}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = warm.run(["prepare", f"{folder}/", memory], env=environment)
     assert result.returncode == 0, result.stderr
     lines = (tmp_path / "audit").read_text().splitlines()
     assert [(line.count('"load"'), line.count('"unload"'), line.count('"loaded"')) for line in lines][-3:] == [
@@ -199,18 +200,18 @@ HALF = (
     "        (place / 'whole').write_bytes(b'secret')\n"
     "        model.update_location(place)\n"
 )
-Halfway = Callable[[], "subprocess.Popen[str]"]
+Halfway = Callable[[], Started]
 
 
 @pytest.fixture
-def halfway(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> Halfway:
+def halfway(flags: list[str], folder: Path, memory: Path, tmp_path: Path, warm: Warm) -> Halfway:
     """Start the command over an agent that writes half of its result and waits while the file ``stop`` is there."""
     where = agent(tmp_path, "half", HALF.format(stop=str(tmp_path / "stop")))
     (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\nbefore = ["half"]\n')
 
-    def start() -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "repoagent", "prepare", *flags, where, str(folder), str(memory)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start() -> Started:
+        words = ["prepare", *flags, where, folder, memory]
+        child = warm.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stdout.readline() == "half\n"
         return child
@@ -222,21 +223,22 @@ def test_after_a_kill_in_the_middle_the_next_call_gives_the_whole(
     halfway: Halfway, memory: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "stop").touch()
-    with halfway() as child:
-        child.kill()
+    child = halfway()
+    child.kill()
+    child.communicate()
     assert not {"half", "whole"} & set(os.listdir(memory))
     (tmp_path / "stop").unlink()
-    with halfway() as child:
-        output, errors = child.communicate(timeout=60)
+    child = halfway()
+    output, errors = child.communicate()
     assert child.returncode == 0, output + errors
     assert tree(memory) == {"half": b"secret", "whole": b"secret", MARK: b""}
 
 
 def test_a_signal_to_stop_leaves_nothing_and_is_the_status(halfway: Halfway, memory: Path, tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
-    with halfway() as child:
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=60)
+    child = halfway()
+    child.send_signal(signal.SIGTERM)
+    child.communicate()
     assert child.returncode == 128 + signal.SIGTERM
     assert os.listdir(memory) == []
 
@@ -245,12 +247,12 @@ def test_two_calls_at_once_do_not_mix(
     halfway: Halfway, program: Program, folder: Path, memory: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "stop").touch()
-    with halfway() as child:
-        result = program("prepare", folder, memory)
-        assert result.returncode == 1
-        assert "another process prepares a model in" in result.stderr
-        (tmp_path / "stop").unlink()
-        child.communicate(timeout=60)
+    child = halfway()
+    result = program("prepare", folder, memory)
+    assert result.returncode == 1
+    assert "another process prepares a model in" in result.stderr
+    (tmp_path / "stop").unlink()
+    child.communicate()
     assert child.returncode == 0
     assert "whole" in os.listdir(memory)
 

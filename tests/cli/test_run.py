@@ -20,6 +20,7 @@ from typing import IO, Any
 import pytest
 
 from tests.cli.conftest import PLAIN, agent, left_in
+from tests.warm import Program, Warm
 
 pytestmark = pytest.mark.slow
 
@@ -55,33 +56,38 @@ NOTES = (
     "            print(action.name, file=file)\n"
 )
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Child = Program | subprocess.Popen[str]
+Start = Callable[..., Child]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def start(flags: list[str], folder: Path, memory: Path, tmp_path: Path) -> Iterator[Start]:
-    """Start ``repoagent run FLAGS MODEL -- COMMAND``, over an agent that notes each action; nothing may be left."""
+def start(flags: list[str], folder: Path, memory: Path, tmp_path: Path, warm: Warm) -> Iterator[Start]:
+    """Start ``repoagent run FLAGS MODEL -- COMMAND``, over an agent that notes each action; nothing may be left.
+
+    It is an interpreter of its own if a ``prefix`` starts it, or if it is another ``program``.
+    """
     policy = tmp_path / "policy.toml"
     notes = agent(tmp_path, "note", NOTES.format(str(tmp_path / "notes")))
     policy.write_text(f'{policy.read_text()}after = ["note"]\n')
-    started = []
+    started: list[Child] = []
 
     def run(
         *arguments: str | Path,
         model: Path = folder,
         prefix: tuple[str, ...] = (),
-        program: tuple[str, ...] = ("-m", "repoagent"),
-    ) -> "subprocess.Popen[str]":
+        program: tuple[str, ...] = (),
+    ) -> Child:
         cut = arguments.index("--")
         given = [*arguments[:cut], model, *arguments[cut:]]
-        words = [*prefix, sys.executable, *program, "run", *flags, notes]
-        words += [f"--confidential-directory={memory}", *map(str, given)]
-        child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        started.append(child)
-        return child
+        words = ["run", *flags, notes, f"--confidential-directory={memory}", *map(str, given)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if prefix or program:
+            command = [*prefix, sys.executable, *(program or ("-m", "repoagent")), *words]
+            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **pipes))
+        else:
+            started.append(warm.start(words, **pipes))
+        return started[-1]
 
     yield run
     for child in started:
@@ -121,7 +127,7 @@ def server(tmp_path: Path, port: int) -> list[str]:
     return [sys.executable, str(tmp_path / "server.py"), "{model}", str(port)]
 
 
-def line(child: "subprocess.Popen[str]") -> str:
+def line(child: Child) -> str:
     """The next line of the command."""
     assert child.stdout is not None
     text = child.stdout.readline()
@@ -129,7 +135,7 @@ def line(child: "subprocess.Popen[str]") -> str:
     return text.rstrip("\n")
 
 
-def wait_for_error(child: "subprocess.Popen[str]", text: str) -> None:
+def wait_for_error(child: Child, text: str) -> None:
     assert child.stderr is not None
     written = ""
     for one in child.stderr:

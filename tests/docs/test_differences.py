@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
@@ -58,16 +59,15 @@ def test_every_case_is_recorded(life_cycles: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_differs_from_a_stock_server_has_a_number(
-    name: str, life_cycles: ModuleType, tmp_path: Path, pages: dict[str, Any]
+    name: str, life_cycles: ModuleType, tmp_path: Path, pages: dict[str, Any], warm: Warm
 ) -> None:
     """L19: each step of a case is as recorded, or its difference has numbers in the list, and none has without one."""
     (case,) = (case for case in life_cycles.CASES if case.name == name)
     (tmp_path / "agents" / "calls").mkdir(parents=True)
     (tmp_path / "agents" / "calls" / "agent.py").write_text(life_cycles.PYTHON_AGENT)
-    program = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
-    command = [*program, f"--repoagent-directory={tmp_path / 'agents'}", f"--workspace-directory={tmp_path / 'work'}"]
+    command = ["serve", f"--repoagent-directory={tmp_path / 'agents'}", f"--workspace-directory={tmp_path / 'work'}"]
     command += [f"--cache-directory={tmp_path / 'cache'}", "--allow-load-parameters"]
-    seen = life_cycles.observe(case, command, os.environ, quiet=0.2, recorded=CASES[name])
+    seen = life_cycles.observe(case, command, os.environ, quiet=0.2, recorded=CASES[name], start=warm.start)
     differing = {step for step, texts in enumerate(zip(CASES[name], seen, strict=True)) if len(set(texts)) > 1}
     assert differing == set(case.differ), [(CASES[name][step], seen[step]) for step in differing ^ set(case.differ)]
     assert {str(number) for numbers in case.differ.values() for number in numbers} <= _numbers(pages)

@@ -379,7 +379,13 @@ CASES: Final = (
 
 
 def observe(
-    case: Case, command: Sequence[str], variables: Mapping[str, str], *, quiet: float, recorded: Sequence[str] = ()
+    case: Case,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    quiet: float,
+    recorded: Sequence[str] = (),
+    start: Callable[..., Any] = subprocess.Popen,
 ) -> list[str]:
     """What is seen of each step.
 
@@ -389,6 +395,7 @@ def observe(
         variables: Its environment.
         quiet: Seconds without calls after which no more are to come.
         recorded: What another server did: where it should be the same, its calls are waited for.
+        start: What starts it, see :func:`running`.
     """
     with tempfile.TemporaryDirectory() as made:
         bench = Bench(Path(made).resolve(), quiet)
@@ -397,7 +404,7 @@ def observe(
         command += [flag.replace("DIR", str(bench.directory)) for flag in case.flags]
         seen = []
         with running(
-            command, bench.directory / "log", {**variables, "CALLS": str(bench.directory / "calls")}
+            command, bench.directory / "log", {**variables, "CALLS": str(bench.directory / "calls")}, start
         ) as server:
             bench.attach(server)
             bench.settled()

@@ -10,10 +10,10 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 START_SECONDS: Final = 90
 MODEL: Final = """import triton_python_backend_utils as pb_utils
@@ -83,7 +83,7 @@ class Stock:
 class Triton:
     """A server that runs."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, ports: Sequence[int]) -> None:
+    def __init__(self, process: Any, log: Path, ports: Sequence[int]) -> None:
         self._process = process
         self._log = log
         self._url = f"http://127.0.0.1:{ports[0]}/v2"
@@ -148,15 +148,21 @@ class Triton:
 
 
 @contextmanager
-def running(command: list[str], log: Path, variables: Mapping[str, str]) -> Iterator[Triton]:
-    """``tritonserver`` with three ports; whatever is left of its processes at the end is killed."""
+def running(
+    command: list[str], log: Path, variables: Mapping[str, str], start: Callable[..., Any] = subprocess.Popen
+) -> Iterator[Triton]:
+    """``tritonserver`` with three ports; whatever is left of its processes at the end is killed.
+
+    ``start`` takes the command and where it writes, as ``subprocess.Popen`` does.
+    """
     with contextlib.ExitStack() as sockets:
         taken = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [one.getsockname()[1] for one in taken]
     for protocol, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         command = [*command, f"--{protocol}-address", "127.0.0.1", f"--{protocol}-port", str(port)]
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=variables, start_new_session=True)
+        session = {"start_new_session": True} if start is subprocess.Popen else {}
+        process = start(command, stdout=output, stderr=output, env=variables, **session)
     server = Triton(process, log, ports)
     try:
         server.wait_until_ready()
@@ -164,4 +170,5 @@ def running(command: list[str], log: Path, variables: Mapping[str, str]) -> Iter
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()

@@ -357,21 +357,20 @@ class World:
     ) -> Server:
         """Start a server, not waiting for it.
 
-        It is forked off the warm process, unless it is another ``program``, ``before`` is what runs it instead of the
-        system, or it has variables of its own, which ``/proc`` shows only of what was started.
+        It is forked off the warm process, unless a ``program`` is given, or ``before``, which runs it instead of the
+        system. Give ``PROGRAM`` where ``/proc`` has to show its variables: it does so only of what was started.
         """
         ready = self.root / f"ready-{len(self.servers)}.json"
         given = self.flags(f"--ready-file={ready}", *flags, repository=repository)
         log = self.root / f"log-{len(self.servers)}"
         process: subprocess.Popen[bytes] | Program
         with log.open("w") as stderr:
-            if before or program or env:
+            variables = os.environ | dict(env or {})
+            if before or program:
                 command = [*before, *(program or PROGRAM), *given]
-                process = subprocess.Popen(
-                    command, stderr=stderr, stdin=subprocess.DEVNULL, env=os.environ | dict(env or {})
-                )
+                process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL, env=variables)
             else:
-                process = self.warm.start(["serve", *given], stderr=stderr)
+                process = self.warm.start(["serve", *given], stderr=stderr, env=variables)
         server = Server(process, ready, log)
         self.servers.append(server)
         self.stack.callback(server.close)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from server_stub.tests.serve.conftest import PROGRAM
+
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
 
@@ -22,7 +24,7 @@ def server(world: "World") -> "Server":
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     subprocess.run([*pip, f"--target={site}", str(source)], check=True, capture_output=True, text=True, timeout=100)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    return world.serve("--load-model=plain", env={"PYTHONPATH": path})
+    return world.serve("--load-model=plain", env={"PYTHONPATH": path}, program=PROGRAM)
 
 
 def test_a_model_below_the_limit_is_served(world: "World", server: "Server") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from repoagent.beneath.jail import landlock_version
+from server_stub.tests.serve.conftest import PROGRAM
 from server_stub.tests.serve.test_processes import SECRET, connections
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def server(world: "World") -> "Server":
         (world.models / name / "1").mkdir(parents=True)
         (world.models / name / "1" / "model.py").write_text(THIEF)
         (world.models / name / "config.pbtxt").write_text(config)
-    return world.serve("--processes=2", "--load-model=inside", "--load-model=child", env={"SOME_KEY": SECRET})
+    flags = ("--processes=2", "--load-model=inside", "--load-model=child")
+    return world.serve(*flags, env={"SOME_KEY": SECRET}, program=PROGRAM)
 
 
 def stolen(server: "Server", model: str) -> list[dict[str, Any]]:

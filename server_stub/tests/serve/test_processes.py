@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from server_stub.tests.serve.conftest import PROGRAM
 from tests.extent import in_full
 from tests.processes import children
 
@@ -105,7 +106,7 @@ def server(world: "World") -> "Server":
     world.agent("agent")
     world.model("secret", [("agent", {"copy": "LOAD confidential"})])
     world.model("refused", [("agent", {"raise": "LOAD"})])
-    return world.serve(f"--processes={WORKERS}", "--load-model=plain", env={"SOME_KEY": SECRET})
+    return world.serve(f"--processes={WORKERS}", "--load-model=plain", env={"SOME_KEY": SECRET}, program=PROGRAM)
 
 
 def test_every_worker_answers_and_counts(server: "Server") -> None:
