@@ -4,11 +4,13 @@ Run with gguf, xllamacpp, sentencepiece, tokenizers, tiktoken and onnx installed
 
     python -m llm.tests.data.make_gguf
 
-``gguf`` writes the files, with its own names of tensors and its own rounding; ``xllamacpp`` is llama.cpp, which loads
-them. Weights are random, by the names of their tensors, so that ``tiny_checkpoint`` writes the same checkpoints
-anywhere. The text that the tokenizers were trained with stands below. All of it is under this project's licence.
+``gguf`` writes the files, with its own names of tensors and its own rounding; ``xllamacpp`` is llama.cpp, which
+rounds to Q4_K and Q6_K, and loads them all. Weights are random, by the names of their tensors, so that
+``tiny_checkpoint`` writes the same checkpoints anywhere. The text that the tokenizers were trained with stands below.
+All of it is under this project's licence.
 """
 
+import ctypes
 import json
 import tempfile
 import urllib.request
@@ -73,11 +75,15 @@ YARN = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0, "original_max
 LONG = {"rope_theta": 10000.0, "rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 32}
 LONG |= {"short_factor": [1.0, 1.1, 1.3, 1.6], "long_factor": [1.0, 2.0, 3.0, 5.0], "attention_factor": 1.1}
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+WIDE = {"hidden_size": 256, "intermediate_size": 256}
 #: By name of the file: architecture, type of its matrices, ``tokenizer.ggml.pre`` or "spm", changes of BASE.
 FILES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llama-f32": ("llama", "F32", "llama-bpe", {"model_type": "llama", "rope_parameters": LLAMA3}),
     "llama-q8_0": ("llama", "Q8_0", "spm", {"model_type": "llama", "tie_word_embeddings": False}),
     "llama-q4_0": ("llama", "Q4_0", "smollm", {"model_type": "llama", "tie_word_embeddings": False}),
+    # Blocks of 256: those of shorter rows are Q8_0.
+    "llama-q4_k": ("llama", "Q4_K", "llama-bpe", {"model_type": "llama", **WIDE}),
+    "llama-q6_k": ("llama", "Q6_K", "llama-bpe", {"model_type": "llama", **WIDE}),
     "mixtral-q4_0": (
         "llama",
         "Q4_0",
@@ -199,7 +205,6 @@ def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Flo
         writer.add_tensor(f"rope_factors_{length}.weight", factors)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    quantized = gguf.GGMLQuantizationType[kind]
     for source, values in merged(tensors).items():
         heads = {"q_proj": 2, "k_proj": 1}.get(source.split(".")[-2], 0)
         if architecture in ("llama", "granite", "smollm3") and heads:  # as convert_hf_to_gguf.py does
@@ -211,12 +216,27 @@ def write(name: str, config: dict[str, Any], tokens: Any, tensors: dict[str, Flo
         if values.ndim == 1 or kind == "F32" or "ffn_gate_inp" in target:
             writer.add_tensor(target, np.squeeze(values) if "shexp" in target else values)
         else:
-            writer.add_tensor(target, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
+            writer.add_tensor(target, *_rounded(np.ascontiguousarray(values), gguf.GGMLQuantizationType[kind]))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _rounded(values: Floats, kind: Any) -> tuple[npt.NDArray[Any], tuple[int, ...] | None, Any]:
+    """The arguments of ``add_tensor``: rounded by llama.cpp itself in the types that ``gguf`` does not write."""
+    if not kind.name.endswith("_K"):
+        return gguf.quants.quantize(values, kind), None, kind
+    if values.shape[-1] % 256:
+        return _rounded(values, gguf.GGMLQuantizationType.Q8_0)
+    rows, length = values.size // values.shape[-1], values.shape[-1]
+    found = np.zeros(gguf.quants.quant_shape_to_byte_shape(values.shape, kind), np.uint8)
+    quantize = ctypes.CDLL(xllamacpp.xllamacpp.__file__).ggml_quantize_chunk
+    quantize.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    quantize.restype = ctypes.c_size_t
+    assert quantize(kind, values.ctypes.data, found.ctypes.data, 0, rows, length, None) == found.nbytes
+    return found, None, kind
 
 
 def _add_keys(writer: Any, config: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError
 from tests.extent import in_full
 
 FOLDER = Path(__file__).parents[1] / "data" / "gguf"
-NAMES = ["llama-q4_0", "llama-q8_0", "mixtral-q4_0", "qwen2-f16", "gemma3-f16", "phi3-f16"]
+NAMES = ["llama-q4_0", "llama-q4_k", "llama-q8_0", "mixtral-q4_0", "qwen2-f16", "gemma3-f16", "phi3-f16"]
 HEAD = 14_000
 """Bytes before the tensors, about; changes of numbers of weights are no errors."""
 MOST_BYTES = 24 << 20
