@@ -91,7 +91,9 @@ def _rewritten(checkpoint: Path, target: Path, change: Any, layers: int) -> Path
 def with_drafts(folder: Path, drafter: Path, length: int) -> Executor:
     """An executor of the model; with ``length`` 0 it has no draft model."""
     most = None if folder.name.startswith(f"decoder-{Form.PAGED.value}") else 16
-    drafts = {"speculative_config": DraftTargetDecodingConfig(length, drafter, max_concurrency=most)} if length else {}
+    drafts: dict[str, Any] = {}
+    if length:
+        drafts["speculative_config"] = DraftTargetDecodingConfig(length, drafter, max_concurrency=most)
     return opened(folder, RunnerOptions(threads=THREADS, max_seq_len=LENGTH), max_batch_size=16, **drafts)
 
 

@@ -1,14 +1,22 @@
 """Requests with the moments at which they come, what engines make of them, and our executor as benchmarks open it."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
+from repoagent_llm import (
+    Executor,
+    ExecutorConfig,
+    KvCacheConfig,
+    ModelType,
+    Request,
+    RunnerOptions,
+    SamplingConfig,
+)
 from repoagent_llm.builder import Form, Precision, build
 
 THREADS = 2
@@ -20,20 +28,24 @@ PROMPT, NEW_TOKENS = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that comes ``at`` seconds after the start."""
+    """A request that comes ``at`` seconds after the start. ``sampling``: settings that our executor alone gets."""
 
     at: float
     prompt: list[int]
     new_tokens: int
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 Trace = Sequence[Arrival]
 
 
-def all_at_once(requests: int, vocab_size: int) -> list[Arrival]:
-    """Requests of one size that all come at the start."""
-    prompts = np.random.default_rng(0).integers(3, vocab_size, (requests, PROMPT)).tolist()
-    return [Arrival(0.0, prompt, NEW_TOKENS) for prompt in prompts]
+def all_at_once(
+    requests: int, vocab_size: int, prompt: int = PROMPT, new_tokens: int = NEW_TOKENS, shared: int = 0, **sampling: Any
+) -> list[Arrival]:
+    """Requests of one size that all come at the start; before each prompt come the same ``shared`` tokens."""
+    prefix = np.random.default_rng(2).integers(3, vocab_size, shared).tolist()
+    prompts = np.random.default_rng(0).integers(3, vocab_size, (requests, prompt)).tolist()
+    return [Arrival(0.0, prefix + own, new_tokens, sampling) for own in prompts]
 
 
 def at_random(requests: int, rate: float, vocab_size: int) -> list[Arrival]:
@@ -48,6 +60,12 @@ def at_random(requests: int, rate: float, vocab_size: int) -> list[Arrival]:
         )
         for moment in moments
     ]
+
+
+def beside_a_long_prompt(streams: int, prompt: int, new_tokens: int, vocab_size: int) -> list[Arrival]:
+    """Streams that begin at once, and a request behind them whose prompt is read while they go on."""
+    (long,) = all_at_once(1, vocab_size, prompt, 1)
+    return [*all_at_once(streams, vocab_size, new_tokens=new_tokens), replace(long, at=2.0)]
 
 
 class Run:
@@ -102,9 +120,9 @@ def decoder_folder(
     return target if target.exists() else build(checkpoint, target, form=form, precision=precision, block=block)
 
 
-def opened(folder: Path, options: RunnerOptions, **settings: Any) -> Executor:
-    """An executor of a decoder folder, without the cache of prefixes, so that repeated prompts are computed."""
-    config = ExecutorConfig(kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+def opened(folder: Path, options: RunnerOptions, *, reuse: bool = False, **settings: Any) -> Executor:
+    """An executor of a decoder folder; without ``reuse`` of prefixes repeated prompts are computed."""
+    config = ExecutorConfig(kv_cache_config=KvCacheConfig(enable_block_reuse=reuse))
     for name, value in {"runner_options": options, **settings}.items():
         setattr(config, name, value)
     return Executor(folder, ModelType.DECODER_ONLY, config)
@@ -115,23 +133,43 @@ _SETTINGS = {"max_batch_size": 16, "enable_chunked_context": True, "max_num_toke
 
 
 def open_ours(
-    checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, *, mixed: bool = False
+    checkpoint: Path,
+    precision: Precision = Precision.FP32,
+    block: int = 32,
+    *,
+    mixed: bool = False,
+    length: int = LENGTH,
+    **settings: Any,
 ) -> Executor:
     """Our executor on ONNX Runtime."""
-    options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, mixed=mixed)
-    return opened(decoder_folder(checkpoint, precision, block), options, **_SETTINGS)
+    options = RunnerOptions(threads=THREADS, max_seq_len=length, mixed=mixed)
+    return opened(decoder_folder(checkpoint, precision, block), options, **{**_SETTINGS, **settings})
 
 
-def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
+def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, **settings: Any) -> Serve:
     """repoagent_llm, streaming."""
     # Runs with float32 weights wait for memory, so that it pays to share them.
-    return served_by(open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32))
+    return served_by(open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32, **settings))
 
 
-def ours_paged(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, exact: bool = True) -> Serve:
+def ours_paged(
+    checkpoint: Path,
+    precision: Precision = Precision.FP32,
+    block: int = 32,
+    *,
+    exact: bool = True,
+    length: int = LENGTH,
+    **settings: Any,
+) -> Serve:
     """The same over pages, on OpenVINO."""
-    options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, exact=exact)
-    return served_by(opened(decoder_folder(checkpoint, precision, block, Form.PAGED), options, **_SETTINGS))
+    options = RunnerOptions(threads=THREADS, max_seq_len=length, exact=exact)
+    folder = decoder_folder(checkpoint, precision, block, Form.PAGED)
+    return served_by(opened(folder, options, **{**_SETTINGS, **settings}))
+
+
+def _request(arrival: Arrival) -> Request:
+    sampling = SamplingConfig(**arrival.sampling)
+    return Request(arrival.prompt, arrival.new_tokens, streaming=True, sampling_config=sampling)
 
 
 def served_by(executor: Executor) -> Serve:
@@ -142,7 +180,7 @@ def served_by(executor: Executor) -> Serve:
         coming = 0
         while left:
             due = [arrival for arrival in trace[coming:] if arrival.at <= run.now()]
-            ids = executor.enqueue_requests([Request(item.prompt, item.new_tokens, streaming=True) for item in due])
+            ids = executor.enqueue_requests(list(map(_request, due)))
             numbers.update(zip(ids, range(coming, coming + len(due)), strict=True))
             coming += len(due)
             wait = trace[coming].at - run.now() if coming < len(trace) else 10.0

@@ -43,6 +43,7 @@ _ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "gpt2": "GPT2LMHeadModel",
 }
 
@@ -81,7 +82,8 @@ def _random(shapes: Mapping[str, tuple[int, ...]], seed: int, scale: float) -> d
 
 
 def _llama_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden, inner, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    hidden, kind, experts = config["hidden_size"], config["model_type"], config.get("num_experts", 0)
+    inner = config["moe_intermediate_size"] if experts else config["intermediate_size"]
     head = config.get("head_dim") or hidden // config["num_attention_heads"]
     queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
@@ -91,11 +93,14 @@ def _llama_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
             shapes[f"{stem}self_attn.{name}_proj.weight"] = (size, hidden)
             if kind == "qwen2":
                 shapes[f"{stem}self_attn.{name}_proj.bias"] = (size,)
-        if kind == "qwen3":
+        if kind in ("qwen3", "qwen3_moe"):
             shapes[f"{stem}self_attn.q_norm.weight"] = shapes[f"{stem}self_attn.k_norm.weight"] = (head,)
         shapes[f"{stem}self_attn.o_proj.weight"] = (hidden, queries)
-        shapes[f"{stem}mlp.gate_proj.weight"] = shapes[f"{stem}mlp.up_proj.weight"] = (inner, hidden)
-        shapes[f"{stem}mlp.down_proj.weight"] = (hidden, inner)
+        if experts:
+            shapes[f"{stem}mlp.gate.weight"] = (experts, hidden)
+        for mlp in [f"{stem}mlp.experts.{expert}" for expert in range(experts)] or [f"{stem}mlp"]:
+            shapes[f"{mlp}.gate_proj.weight"] = shapes[f"{mlp}.up_proj.weight"] = (inner, hidden)
+            shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
         shapes[f"{stem}input_layernorm.weight"] = shapes[f"{stem}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not config["tie_word_embeddings"]:
