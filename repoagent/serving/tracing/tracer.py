@@ -208,6 +208,8 @@ class Tracer:
         self._suffix = suffix
         self._share: Callable[[str], int] | None = None
         self._spans = _span_traces(settings) if settings.mode == "opentelemetry" else None
+        self.propagates: Final = self._spans is not None
+        """Whether the headers in which clients name their own spans mean something, while it is enabled."""
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._files: dict[str, TraceFile] = {}
@@ -230,11 +232,6 @@ class Tracer:
         """A share of a count for one of so many ``processes`` that trace; 0: nothing is left of it."""
         sampling = self._models.get(model_name) if model_name else self._everywhere
         return sampling.hand_out(processes) if sampling is not None else 0
-
-    @property
-    def propagates(self) -> bool:
-        """Whether the headers in which clients name their own spans mean something."""
-        return self.enabled and self._spans is not None
 
     def sample(
         self, model_name: str, context: Mapping[str, str] | None = None, *, held: bool = False

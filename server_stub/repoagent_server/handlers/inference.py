@@ -197,7 +197,8 @@ class Inference:
         self, headers: Callable[[], Headers], client: Caller | None = None, request_id: str = ""
     ) -> CallContext:
         """What the ``headers`` of a call of ``client`` mean; they are asked for only if they can mean something."""
-        forwards, propagates = self._forwarding.enabled, self.core.tracer.propagates
+        tracer = self.core.tracer
+        forwards, propagates = self._forwarding.enabled, tracer.enabled and tracer.propagates
         if not (forwards or propagates):
             if request_id:
                 return CallContext(client=client, request_id=request_id)

@@ -207,7 +207,8 @@ def test_every_so_many_requests_are_traced_and_settings_change_at_run_time(
     for _ in range(4):
         core.infer(request_of("m"))
     core.tracer.update({"trace_level": "OFF"})
-    assert not core.tracer.propagates
+    assert core.tracer.propagates
+    assert not core.tracer.enabled
     core.infer(request_of("m", trace_context=PARENT))
     assert core.tracer.settings().to_dict()["trace_mode"] == "opentelemetry"
     with pytest.raises(UnsupportedError, match="the server was started with mode 'opentelemetry'"):
