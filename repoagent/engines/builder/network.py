@@ -107,25 +107,11 @@ _QUOTED: Final = re.compile(r'&& "([^"]+)"')
 _CAPACITY: Final = "must have a static sequence length"
 _MICROSOFT: Final = "com.microsoft"
 _OF_ONNX_RUNTIME: Final = frozenset(
-    {
-        "FusedGemm",
-        "FusedConv",
-        "FusedMatMul",
-        "FusedMatMulActivation",
-        "QuickGelu",
-        "BiasGelu",
-        "SkipLayerNormalization",
-    }
-    | {"EmbedLayerNormalization", "NhwcMaxPool", "NhwcConv", "NhwcFusedConv", "DynamicQuantizeMatMul"}
-    | {
-        "DynamicQuantizeLinear",
-        "MatMulInteger",
-        "ConvInteger",
-        "MatMulIntegerToFloat",
-        "GroupQueryAttention",
-        "MultiHeadAttention",
-        "MatMulNBits",
-    }
+    """
+    BiasGelu ConvInteger DynamicQuantizeLinear DynamicQuantizeMatMul EmbedLayerNormalization FusedConv FusedGemm
+    FusedMatMul FusedMatMulActivation GroupQueryAttention MatMulInteger MatMulIntegerToFloat MatMulNBits
+    MultiHeadAttention NhwcConv NhwcFusedConv NhwcMaxPool QuickGelu SkipLayerNormalization
+    """.split()  # noqa: SIM905 - a list of twenty texts reads worse
 )
 """Operators that ONNX Runtime's optimiser and its quantisation make."""
 _REMEDY: Final = (

@@ -45,7 +45,7 @@ class TensorRtModel(BackendModel):
         self._platform = platform
         self._open_on = open_on
         self._outputs = [item.name for item in config.output]
-        self._graphs = GraphRule.of(config)
+        self._graphs = GraphRule(config) if config.optimization.cuda.graphs else None
         # Only a batcher has a next batch while one is computed; a direct caller waits for its own.
         self._depth = 2 if config.HasField("dynamic_batching") and config.max_batch_size else 1
         self._max_rows = config.max_batch_size

@@ -24,24 +24,17 @@ logger = logging.getLogger(__name__)
 class GraphRule:
     """Captures runs of the shapes that the configuration names; of all shapes if it names none."""
 
-    def __init__(self, model_name: str, wanted: Sequence[Mapping[str, Shape]]) -> None:
-        self._model_name = model_name
-        self._wanted = [dict(shapes) for shapes in wanted]
-        self._given_up = False
-
-    @classmethod
-    def of(cls, config: "ModelConfig") -> "GraphRule | None":
-        """The rule that ``config`` asks for; None if it wants no graphs. Raises ``UnsupportedError`` for a graph that
-        serves smaller batches as well."""
-        cuda = config.optimization.cuda
-        if not cuda.graphs:
-            return None
-        if any(spec.HasField("graph_lower_bound") for spec in cuda.graph_spec):
+    def __init__(self, config: "ModelConfig") -> None:
+        """Raises ``UnsupportedError`` for a graph that serves smaller batches as well."""
+        specs = config.optimization.cuda.graph_spec
+        if any(spec.HasField("graph_lower_bound") for spec in specs):
             raise UnsupportedError(
                 f"model '{config.name}' asks for graph_lower_bound, which is not supported: a graph runs for the "
                 "shapes of its graph_spec only"
             )
-        return cls(config.name, [_shapes(config, spec) for spec in cuda.graph_spec])
+        self._model_name = config.name
+        self._wanted = [_shapes(config, spec) for spec in specs]
+        self._given_up = False
 
     def wants(self, shapes: Mapping[str, Shape]) -> bool:
         """Whether runs of inputs of these shapes are to be captured."""
