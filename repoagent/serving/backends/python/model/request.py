@@ -230,6 +230,12 @@ class InferenceRequest:
         return responses[0]
 
 
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The input called ``name``, or None."""
+    tensor = inference_request._core.inputs.get(name)
+    return None if tensor is None else Tensor.wrap(name, tensor, shared=inference_request._shared)
+
+
 def _checked_names(names: Sequence[str] | Set[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"requested_output_names must be a list of str, not {names!r}")

@@ -21,7 +21,7 @@ from repoagent.serving.backends.python.model.context import (
     current,
     raising_tritons,
 )
-from repoagent.serving.backends.python.model.request import InferenceRequest
+from repoagent.serving.backends.python.model.request import InferenceRequest, get_input_tensor_by_name
 from repoagent.serving.backends.python.model.response import (
     InferenceResponse,
     InferenceResponseSender,
@@ -283,11 +283,6 @@ class PreferredMemory:
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
         self.preferred_device_id = preferred_device_id
-
-
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """The input called ``name``, or None."""
-    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
