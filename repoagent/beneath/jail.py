@@ -10,7 +10,7 @@ import os
 import platform
 import resource
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -109,12 +109,10 @@ def problem() -> str:
     return ""
 
 
-def apply(
-    readable: Iterable[Path], writable: Iterable[Path], *, memory_bytes: int, file_bytes: int, may: Collection[str] = ()
-) -> None:
+def apply(readable: Iterable[Path], writable: Iterable[Path], *, memory_bytes: int, file_bytes: int) -> None:
     """Deny this process, for good, all files but these, the system calls of :data:`CALLS`, and what root may do.
 
-    What does not exist is left out. ``may`` names groups of calls that stay allowed.
+    What does not exist is left out.
 
     Raises:
         UnsupportedError: the kernel cannot do that, or the process has several threads.
@@ -127,7 +125,7 @@ def apply(
     enter_sizes(memory_bytes, file_bytes)
     enter_files(readable, writable)
     _drop_capabilities(_NO_FILES)
-    enter_calls(group for group in CALLS if group not in may)
+    enter_calls()
 
 
 def enter_sizes(memory_bytes: int, file_bytes: int) -> None:

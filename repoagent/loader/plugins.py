@@ -4,7 +4,7 @@ import importlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -116,27 +116,18 @@ _OBSERVERS: Final = ("load_started", "action_finished", "load_finished", "unload
 class PluginManager:
     """The plug-ins of one program.
 
-    Modules of the entry-point ``group`` are imported at construction, except those named in ``blocked`` or, where
-    ``allowed`` is given, not named there. One that cannot be imported, or that implements a hook which does not exist,
-    is logged, kept in :attr:`failed`, and left out: a broken plug-in must not keep the program from starting.
-    ``group=None`` looks for none. Close it at the end; it is a context manager too.
+    Modules of the entry-point ``group`` are imported at construction. One that cannot be imported, or that implements a
+    hook which does not exist, is logged, kept in :attr:`failed`, and left out: a broken plug-in must not keep the
+    program from starting. ``group=None`` looks for none. Close it at the end; it is a context manager too.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str | None = PLUGINS_GROUP,
-        blocked: Collection[str] = (),
-        allowed: Collection[str] | None = None,
-        queue_limit: int = 1024,
-    ) -> None:
+    def __init__(self, *, group: str | None = PLUGINS_GROUP, queue_limit: int = 1024) -> None:
         self._manager = pluggy.PluginManager(hooks.PROJECT)
         self._manager.add_hookspecs(hooks)
         self._observers = ObserverThread(queue_limit)
         self._failed: dict[str, str] = {}
         for point in entry_points(group=group) if group is not None else ():
-            if point.name not in blocked and (allowed is None or point.name in allowed):
-                self._discover(point)
+            self._discover(point)
 
     def __enter__(self) -> "PluginManager":
         return self

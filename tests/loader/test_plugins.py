@@ -189,14 +189,6 @@ def test_installed_plugins_are_found_and_a_broken_one_is_left_out(caplog: pytest
     assert "plug-in 'c' (acme_c) is left out" in caplog.text
 
 
-@pytest.mark.usefixtures("three_packages")
-def test_plugins_can_be_blocked_or_only_some_allowed() -> None:
-    blocked = PluginManager(group=GROUP, blocked={"a", "c"})
-    assert (blocked.names, blocked.failed) == (["b"], {})
-    allowed = PluginManager(group=GROUP, allowed={"a"})
-    assert (allowed.names, allowed.failed) == (["a"], {})
-
-
 def test_jobs_run_in_order_on_another_thread() -> None:
     observers = ObserverThread()
     seen: list[tuple[int, int]] = []

@@ -209,11 +209,6 @@ class TensorRtContext:
         except ValueError as error:  # Dims of a negative number: how the library reports a failure here.
             raise InternalError(f"TensorRT cannot infer the shape of '{name}': {self._log.reason()}") from error
 
-    def max_bytes(self, name: str) -> int:
-        """An upper bound of the size of an output whose shape only the run determines; 0 if there is none."""
-        size: int = self._context.get_max_output_size(name)
-        return max(0, size)
-
     def enqueue(self, stream: CudaStream) -> None:
         """Enqueue one execution, or raise ``InternalError``. What was set may be set again at once."""
         self._device.use()

@@ -127,9 +127,6 @@ class StandInContext:
             dim if isinstance(dim, int) else known.get(dim, -1) if isinstance(dim, str) else -1 for dim in symbols[name]
         )
 
-    def max_bytes(self, name: str) -> int:
-        return 0
-
     def enqueue(self, stream: StandInStream) -> None:
         if any(-1 in shape for shape in self._shapes.values()):
             open_ones = [name for name, shape in self._shapes.items() if -1 in shape]

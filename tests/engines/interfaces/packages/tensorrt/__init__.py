@@ -201,9 +201,6 @@ class IExecutionContext:
             self._engine._logger.log(ILogger.ERROR, f"getTensorShape: {error}")
             return Dims((), -1)
 
-    def get_max_output_size(self, name: str) -> int:
-        return -1
-
     def execute_async_v3(self, stream_handle: int) -> bool:
         _of((stream_handle, int))
         stream, device = cuda.stream_of(stream_handle)
