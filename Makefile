@@ -205,6 +205,7 @@ bench-peers: $(STAMP) $(LLM_PEERS)
 	$(MAKE) openai-clients
 
 # What speaks OpenAI's API, each in an environment of its own (2.5 GB in all), over a server with the example's chat model.
+# openai and pydantic-ai run in `make test`, too; the others bring more packages, or other versions than the tests have.
 CLIENTS := .venvs/clients
 OPENAI_CLIENTS := openai litellm langchain-openai llama-index-llms-openai-like instructor pydantic-ai-slim[openai] openai-agents dspy lm-eval[api],transformers
 

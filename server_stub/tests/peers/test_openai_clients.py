@@ -3,6 +3,7 @@
 A program of ``openai_clients/`` has the name of its client's distribution. `make openai-clients` makes them.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -25,6 +26,9 @@ REPOSITORY: Final = Path(__file__).parents[3] / "examples" / "chat" / "repositor
 MODEL: Final = "elmbrook"
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "true"}
 
+LIGHT: Final = {"openai": "openai", "pydantic_ai_slim": "pydantic_ai"}
+"""Clients of a few packages, which change no version of the others, by the names of their programs: their modules."""
+
 CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
     "texts": lambda text: text == "The baker of Elmbrook is Ada.",
     # Those of the question in its template, and of the answer.
@@ -37,9 +41,10 @@ CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 def _python(client: str) -> Path:
-    """The interpreter that has the client. The official one is also among what all tests need."""
+    """The interpreter that has the client. Light ones are also among what all tests need."""
     found = CLIENTS / client.replace("_", "-") / "bin" / "python"
-    return Path(sys.executable) if client == "openai" and not found.exists() else found
+    here = client in LIGHT and importlib.util.find_spec(LIGHT[client]) is not None
+    return Path(sys.executable) if here and not found.exists() else found
 
 
 def _needs(client: str) -> Any:
