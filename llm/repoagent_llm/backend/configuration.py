@@ -17,7 +17,6 @@ from repoagent_llm import (
     DecodingConfig,
     DraftTargetDecodingConfig,
     EngineConfig,
-    ExecutorConfig,
     GuidedDecodingConfig,
     KvCacheConfig,
     LookaheadDecodingConfig,
@@ -164,7 +163,14 @@ def executor_config(
         InvalidArgumentError: a parameter has no sensible value.
         UnsafePathError: a path leads out of the folder.
     """
-    plain = ExecutorConfig(
+    options = replace(
+        _runner(parameters, folder, models_at_once),
+        own_weights=own_weights,
+        max_graph_bytes=limits.decoder_graph_bytes,
+        run_options=run_options,
+    )
+    gap = parameters.number("token_gap_ms")
+    return EngineConfig(
         max_beam_width=_or(parameters.number("max_beam_width"), 1),
         scheduler_config=SchedulerConfig(_policy(parameters)),
         kv_cache_config=KvCacheConfig(
@@ -183,21 +189,20 @@ def executor_config(
         decoding_config=_lookahead(parameters),
         additional_model_outputs=None if _pooling(parameters) is None else [AdditionalModelOutput(HIDDEN)],
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
+        runner_options=options,
+        speculative_config=_draft_model(parameters, folder),
+        turns=turns.PROCESS if models_at_once is None and parameters.number(_THREADS) is None else None,
+        answer_ngrams=parameters.number("answer_ngrams"),
+        token_gap_seconds=None if gap is None else gap / 1000,
     )
-    config = EngineConfig.of(plain)
-    options = _runner(parameters, folder, models_at_once)
-    bound = limits.decoder_graph_bytes
-    options = replace(options, own_weights=own_weights, max_graph_bytes=bound, run_options=run_options)
-    config.runner_options = options
-    if models_at_once is None and parameters.number(_THREADS) is None:
-        config.turns = turns.PROCESS
-    if (draft := parameters.text("speculative_model_dir")) is not None:
-        length, most = _or(parameters.number("max_draft_len"), 3), parameters.number("max_draft_concurrency")
-        config.speculative_config = DraftTargetDecodingConfig(length, join_inside(folder, draft), most)
-    config.answer_ngrams = parameters.number("answer_ngrams")
-    if (gap := parameters.number("token_gap_ms")) is not None:
-        config.token_gap_seconds = gap / 1000
-    return config
+
+
+def _draft_model(parameters: Parameters, folder: Path) -> DraftTargetDecodingConfig | None:
+    draft = parameters.text("speculative_model_dir")
+    if draft is None:
+        return None
+    length = _or(parameters.number("max_draft_len"), 3)
+    return DraftTargetDecodingConfig(length, join_inside(folder, draft), parameters.number("max_draft_concurrency"))
 
 
 def _or(value: int | None, default: int) -> int:

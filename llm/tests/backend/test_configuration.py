@@ -162,7 +162,7 @@ def test_a_path_that_leaves_the_model_is_refused(key: str) -> None:
     ("values", "error"),
     [
         ({"max_batch_size": "many"}, "parameter 'max_batch_size' must be a whole number, not 'many'"),
-        ({"max_batch_size": "0"}, "ExecutorConfig.max_batch_size must be >= 1"),
+        ({"max_batch_size": "0"}, "EngineConfig.max_batch_size must be >= 1"),
         ({"lora": "perhaps"}, "parameter 'lora' must be true or false, not 'perhaps'"),
         ({"batch_scheduler_policy": "fair"}, "must be one of max_utilization, guaranteed_no_evict, static_batch"),
         ({"guided_decoding_backend": "regexes"}, "must be one of xgrammar, llguidance, not 'regexes'"),
