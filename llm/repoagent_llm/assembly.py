@@ -152,7 +152,7 @@ def load_draft_runner(config: EngineConfig, drafted_for: ModelRunner) -> ModelRu
     own = config.runner_options
     options = replace(
         wanted.runner_options or own,
-        max_sequences=_drafted_at_once(wanted, drafted_for) or config.max_batch_size or own.max_sequences,
+        max_sequences=_drafted_at_once(wanted, drafted_for),
         extra_outputs=(),
         lora=False,
         yielding=True,
@@ -162,9 +162,16 @@ def load_draft_runner(config: EngineConfig, drafted_for: ModelRunner) -> ModelRu
     return _open(spec, options)
 
 
-def _drafted_at_once(wanted: DraftTargetDecodingConfig, drafted_for: ModelRunner) -> int | None:
-    """While more requests run, none is drafted for; None: no number. Slabs compute rows with drafts one by one."""
-    return wanted.max_concurrency or (None if isinstance(drafted_for, PagedRunner) else 1)
+def _drafted_at_once(wanted: DraftTargetDecodingConfig, drafted_for: ModelRunner) -> int:
+    """While more requests run, none is drafted for. Slabs compute rows with drafts one by one.
+
+    On pages as many as the pool holds at full length: the draft model's cache has to hold them, too.
+    """
+    if wanted.max_concurrency is not None:
+        return wanted.max_concurrency
+    if not isinstance(drafted_for, PagedRunner):
+        return 1
+    return max(1, drafted_for.pool.total * BLOCK_TOKENS // drafted_for.info.max_seq_len)
 
 
 def _check_vocabularies(size: int, draft_model: str, draft_size: int) -> None:
@@ -375,8 +382,8 @@ def _draft_model(runner: ModelRunner, config: EngineConfig, drafter: ModelRunner
     if wanted is None:
         raise CheckError("a draft runner needs ExecutorConfig.speculative_config, a DraftTargetDecodingConfig")
     _check_vocabularies(runner.info.vocab_size, "the draft model", drafter.info.vocab_size)
-    most = drafter.info.max_sequences
-    return DraftModel(drafter, wanted.max_draft_len, min(_drafted_at_once(wanted, runner) or most, most))
+    most = min(_drafted_at_once(wanted, runner), drafter.info.max_sequences)
+    return DraftModel(drafter, wanted.max_draft_len, most)
 
 
 def _event_manager(info: RunnerInfo, config: EngineConfig) -> KVCacheEventManager | None:

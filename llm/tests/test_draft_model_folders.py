@@ -13,6 +13,7 @@ from repoagent_llm import (
     DraftTargetDecodingConfig,
     Executor,
     ExecutorConfig,
+    KvCacheConfig,
     LookaheadDecodingConfig,
     ModelType,
     OutputConfig,
@@ -219,6 +220,21 @@ def test_what_cannot_be_is_refused() -> None:
     config.speculative_config = 3
     with pytest.raises(TypeError, match="must be a DraftTargetDecodingConfig, not int"):
         Executor.from_runner(FakeRunner(), config)
+
+
+@pytest.mark.parametrize(("most", "tokens", "rows"), [(None, 400, 4), (None, 250, 2), (None, 40, 1), (3, 40, 3)])
+def test_the_cache_of_a_draft_model_on_pages_has_what_it_drafts_for(
+    most: int | None, tokens: int, rows: int, decoder_folder: Callable[..., Path]
+) -> None:
+    pytest.importorskip("openvino")
+    folder = decoder_folder("llama", Form.PAGED)
+    config = ExecutorConfig(kv_cache_config=KvCacheConfig(max_tokens=tokens))
+    config.runner_options = RunnerOptions(threads=1, max_seq_len=100)
+    config.speculative_config = DraftTargetDecodingConfig(3, folder, max_concurrency=most)
+    with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
+        model = executor._assembly.engine._drafting._model
+        assert model is not None
+        assert (model.crowd, model._runner.info.max_sequences) == (rows, rows)
 
 
 def test_folders_of_other_vocabularies_are_refused(decoder_folder: Callable[..., Path], tmp_path: Path) -> None:
