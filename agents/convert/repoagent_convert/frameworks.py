@@ -15,11 +15,27 @@ def is_pt2(head: bytes, tail: bytes) -> bool:
     return head[:4] == _ZIP and (b"archive_format" in names or b"serialized_exported_program" in names)
 
 
-class Framework:
-    """A format that is known, and not converted here: opening it runs code, in an environment of gigabytes."""
+class BuildsNothing:
+    """What a converter has that is never asked to build, as its plan refuses, or names another converter."""
 
     version = "1"
     in_child = True
+
+    def plan(self, source: ConversionSource, options: Any) -> ConversionPlan:
+        """See :class:`repoagent.api.Converter`."""
+        raise InternalError(f"{source.label}: the model that it names is converted")
+
+    def build(self, job: ConversionJob) -> Product:
+        """Never asked."""
+        raise InternalError("there is no plan to build")
+
+    def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
+        """Never asked."""
+
+
+class Framework(BuildsNothing):
+    """A format that is known, and not converted here: opening it runs code, in an environment of gigabytes."""
+
     options: ClassVar[dict[str, Any]] = {}
     yields = True
     """Beside a model that is converted, such a file is not the model."""
@@ -34,13 +50,6 @@ class Framework:
         """
         # The command has no name of the model's: one may be chosen so that a shell runs part of it.
         raise UnsupportedError(f"{source.label}: is {self.title}, which is not converted here; {self.way}")
-
-    def build(self, job: ConversionJob) -> Product:
-        """Never asked."""
-        raise InternalError("the plan refuses")
-
-    def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
-        """Never asked."""
 
 
 class TorchScript(Framework):

@@ -148,6 +148,14 @@ def _described(tensors: Any, batch: int) -> list[dict[str, Any]]:
     ]
 
 
+def answered(opened: Any, rows: Mapping[str, Any]) -> list[Any]:
+    """What ONNX Runtime answers to ``rows``, by input. Raises ``UnsupportedError``: it fails."""
+    try:
+        return list(opened.run(None, rows))
+    except Exception as error:
+        raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
+
+
 def session(content: bytes) -> Any:
     """ONNX Runtime with a graph that a library made, on one thread.
 

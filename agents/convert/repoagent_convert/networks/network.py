@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.api import ConversionJob, InternalError, Product, UnsupportedError
 from repoagent.converters.onnx.source import public_error
-from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, produced, session
+from repoagent_convert.model_file import LARGEST_BATCH, FileConverter, answered, produced, session
 from repoagent_convert.tables.foreign_graph import between
 from repoagent_convert.tables.tabular import ROWS, closeness
 
@@ -162,7 +162,12 @@ def compared(
     import numpy as np
 
     has_batches = all(one.shape is None or one.shape[:1] == (None,) for one in (*inputs, *outputs))
-    run, reason = _session(content), ""
+    opened, reason = session(content), ""
+    names = [one.name for one in opened.get_inputs()]
+
+    def run(rows: "Sequence[Array]") -> "Sequence[Array]":
+        return answered(opened, dict(zip(names, rows, strict=True)))
+
     drawn = (_requests(inputs, *how) for how in product(_SIZES, (False, True), (100, 2)))
     for tried in drawn if requests is None else (requests,):
         comparison, reason = _Comparison([], has_batches), ""
@@ -262,19 +267,6 @@ class _Comparison:
                 f"{how or f'by up to {self.largest:.3g}'} in {self.rows} rows"
             )
         return f"compared with {title}: {self.rows} rows, largest difference {self.largest:.1e}"
-
-
-def _session(content: bytes) -> Asking:
-    opened = session(content)
-    names = [one.name for one in opened.get_inputs()]
-
-    def run(rows: "Sequence[Array]") -> "Sequence[Array]":
-        try:
-            return list(opened.run(None, dict(zip(names, rows, strict=True))))
-        except Exception as error:
-            raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
-
-    return run
 
 
 def _requests(inputs: Sequence[Tensor], sizes: Sequence[int], whole: bool, most: int) -> "Iterator[list[Array]]":

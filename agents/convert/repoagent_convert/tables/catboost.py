@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from repoagent.api import ConversionJob, InvalidArgumentError, Product, UnsupportedError
 from repoagent_convert.model_file import produced
 from repoagent_convert.tables.foreign_graph import Input, finished, short
-from repoagent_convert.tables.tabular import ROWS, TabularConverter
+from repoagent_convert.tables.tabular import ROWS, TabularConverter, rows_about
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,6 +48,7 @@ class CatboostConverter(TabularConverter):
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         import catboost
+        import numpy as np
         import onnx
 
         job.progress(0, None, f"reading {job.settings['input']}")
@@ -69,7 +70,11 @@ class CatboostConverter(TabularConverter):
         _mend(graph, loss)
         width = graph.graph.input[0].type.tensor_type.shape.dim[1].dim_value
         inputs = [Input(graph.graph.input[0].name, "fp32", width)]
-        rows = _rows(model, width)
+        borders = [(feature, border) for feature, found in model.get_borders().items() for border in found]
+        random = np.random.default_rng(0)
+        rows = random.normal(size=(ROWS, width)).astype(np.float32)
+        features, thresholds = np.array(borders).reshape(-1, 2).T
+        rows = rows_about(features, thresholds, rows, random)
         found = [one.name for one in graph.graph.output]
         names = ("label", "probabilities") if loss in _CLASSES else ("prediction",)
         if len(names) != len(found):
@@ -111,20 +116,3 @@ def _expected(model: Any, loss: str, rows: "Array") -> "Mapping[str, Array]":
         return {"label": label, "probabilities": model.predict(rows, prediction_type="Probability", thread_count=1)}
     kind = "Exponent" if loss in _LOGARITHMS else "RawFormulaVal"
     return {"prediction": np.asarray(model.predict(rows, prediction_type=kind, thread_count=1))}
-
-
-def _rows(model: Any, width: int) -> "Array":
-    """Rows about the borders of the model, which are float32; some numbers are missing."""
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    rows = random.normal(size=(ROWS, width)).astype(np.float32)
-    for feature, borders in model.get_borders().items():
-        if not borders or feature >= width:
-            continue
-        chosen = random.random(ROWS) < 0.7
-        drawn = random.choice(np.array(borders, np.float32), chosen.sum())
-        beside = np.nextafter(drawn, np.float32(np.inf))
-        rows[chosen, feature] = np.where(random.random(chosen.sum()) < 0.5, drawn, beside)
-    rows[random.random(rows.shape) < 0.05] = np.nan
-    return rows

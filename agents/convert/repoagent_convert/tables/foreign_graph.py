@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repoagent.api import InternalError, UnsupportedError
-from repoagent.converters.onnx.source import public_error
-from repoagent_convert.model_file import session
+from repoagent_convert.model_file import answered, session
 from repoagent_convert.tables.tabular import NAMES, closeness
 
 if TYPE_CHECKING:
@@ -74,10 +73,7 @@ def run(graph: Any, rows: "Mapping[str, Array]") -> dict[str, Any]:
     opened = session(graph.SerializeToString())
     kinds = {one.name: one.type for one in opened.get_inputs()}
     doubles = {name: rows[name].astype("float64") for name, kind in kinds.items() if kind == "tensor(double)"}
-    try:
-        answers = opened.run(None, {name: doubles.get(name, rows[name]) for name in kinds})
-    except Exception as error:
-        raise UnsupportedError(f"ONNX Runtime does not run the graph: {public_error(error)}") from error
+    answers = answered(opened, {name: doubles.get(name, rows[name]) for name in kinds})
     return dict(zip([one.name for one in opened.get_outputs()], answers, strict=True))
 
 

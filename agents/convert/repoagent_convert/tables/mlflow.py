@@ -8,18 +8,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent.api import (
-    ConversionJob,
-    ConversionPlan,
     ConversionSource,
     ConverterOption,
-    InternalError,
     InvalidArgumentError,
-    Product,
     UnsupportedError,
     read_beneath,
     read_json,
     status_beneath,
 )
+from repoagent_convert.frameworks import BuildsNothing
 
 _LARGEST: Final = 1 << 20
 _MOST_LINES: Final = 20_000
@@ -45,7 +42,6 @@ _INSTEAD: Final = {
 }
 """What writes a folder that is converted."""
 _TYPES: Final = {"string": "string", "double": "fp32", "float": "fp32", "integer": "fp32", "long": "fp32"}
-_TYPES_OF_TENSORS: Final = {"float32": "fp32", "float64": "fp32", "int64": "fp32", "int32": "fp32", "str": "string"}
 
 
 def recognizes_mlmodel(head: bytes) -> bool:
@@ -58,11 +54,9 @@ def mlmodel_text(source: ConversionSource) -> str:
     return read_beneath(source.directory, source.name, limit=_LARGEST, follow=False).decode("utf-8", "replace")
 
 
-class MlflowConverter:
+class MlflowConverter(BuildsNothing):
     """Names the converter of the file that a folder has; it converts nothing itself."""
 
-    version = "1"
-    in_child = True
     options = {
         name: ConverterOption(None, f"as for the library of the model: {name}")
         for name in (
@@ -115,17 +109,6 @@ class MlflowConverter:
         label = f"{source.label.rpartition('/')[0]}/{name}".lstrip("/")
         pair = (kind, "optimized" if kind == "onnx" else "onnx")
         return pair, replace(source, name=name, label=label), dict(options)
-
-    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """Never asked: the conversion is another one."""
-        raise InternalError(f"{source.label}: the model that it names is converted")
-
-    def build(self, job: ConversionJob) -> Product:
-        """Never asked."""
-        raise InternalError("the model that an MLmodel names is converted")
-
-    def configure(self, config: Any, plan: ConversionPlan, product: Product) -> None:
-        """Never asked."""
 
 
 def _file(source: ConversionSource, flavor: str, name: str, is_skops: bool) -> tuple[str, str]:

@@ -19,8 +19,9 @@ from repoagent.api import (
 )
 from repoagent.converters.option_values import truth
 from repoagent_convert.model_file import produced
+from repoagent_convert.tables.estimator import inputs_of, parts, sample, splits_of
 from repoagent_convert.tables.foreign_graph import Input, finished, short
-from repoagent_convert.tables.tabular import ROWS, TabularConverter
+from repoagent_convert.tables.tabular import TabularConverter
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,8 +36,6 @@ _TRUSTED: Final = (
 )
 """Types that skops does not trust by itself, and that run nothing."""
 _KINDS: Final = ("fp32", "string")
-_LARGEST: Final = 1e30
-_TEXT: Final = ("good", "it's", "x", "well-known", "GOOD", "42")
 
 
 class SklearnConverter(TabularConverter):
@@ -91,7 +90,7 @@ class SklearnConverter(TabularConverter):
         job.progress(0, None, f"opening {job.settings['input']}")
         model = self._opened(job.source / job.settings["input"], job.settings["any_version"])
         job.progress(0, None, "converting")
-        inputs = _inputs(model, job.settings["columns"])
+        inputs = inputs_of(model, job.settings["columns"])
         try:
             graph = _converted(model, inputs)
         except RepoAgentError:
@@ -101,7 +100,7 @@ class SklearnConverter(TabularConverter):
         job.progress(0, None, "comparing")
         import sklearn
 
-        rows, expected = _sample(model, inputs)
+        rows, expected = sample(model, inputs)
         roles = _roles(model, [one.name for one in graph.graph.output])
         title = f"scikit-learn {sklearn.__version__}"
         result, compared = finished(graph, inputs, roles, rows, expected, job.settings, title)
@@ -162,63 +161,6 @@ class SkopsConverter(SklearnConverter):
         return load(path, trusted=list(_TRUSTED))
 
 
-def _parts(model: Any) -> Iterator[Any]:
-    """``model`` and all estimators in it, each once."""
-    from sklearn.base import BaseEstimator
-
-    pending, seen = [model], set()
-    while pending:
-        one = pending.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, BaseEstimator):
-            yield one
-            pending += vars(one).values()
-        elif isinstance(one, list | tuple):
-            pending += one
-        elif isinstance(one, dict):
-            pending += one.values()
-        elif getattr(getattr(one, "dtype", None), "kind", "") == "O":
-            pending += one.ravel().tolist()
-
-
-def _inputs(model: Any, columns: Sequence[Sequence[str]]) -> list[Input]:
-    """What a request has: a matrix; or one input per column, where some are text."""
-    if columns:
-        return [Input(name, kind, 1) for name, kind in columns]
-    first = model.steps[0][1] if hasattr(model, "steps") else model
-    if hasattr(first, "vocabulary_") or not hasattr(model, "n_features_in_"):
-        return [Input("input", "string", 1)]
-    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    texts = {place for place, known in _categories(model).items() if known.dtype.kind in "OUS"}
-    if texts and not names:
-        raise UnsupportedError("has columns of text without names; train it with a data frame")
-    by_name = [one for one in _parts(model) if type(one).__name__ == "ColumnTransformer"] if names else []
-    if texts or by_name:
-        return [Input(name, "string" if place in texts else "fp32", 1) for place, name in enumerate(names)]
-    return [Input("input", "fp32", int(model.n_features_in_))]
-
-
-def _categories(model: Any) -> "dict[int, Array]":
-    """Column, by its place -> the texts or numbers that an encoder was trained with.
-
-    Raises:
-        UnsupportedError: such a number is none of FP32, as whose a request has it.
-    """
-    first = model.steps[0][1] if hasattr(model, "steps") else model
-    found: dict[int, Array] = dict(enumerate(getattr(first, "categories_", ())))
-    for one in _parts(model):
-        for name, transformer, _ in getattr(one, "transformers_", ()):
-            for encoder in _parts(transformer):
-                places = one._transformer_to_input_indices[name]
-                found.update(zip(places, getattr(encoder, "categories_", ()), strict=False))
-    for place, known in found.items():
-        if known.dtype.kind in "iuf" and (known.astype("float32") != known)[known == known].any():
-            raise UnsupportedError(f"cannot be converted to ONNX: categories of the column {place} beyond FP32")
-    return found
-
-
 def _converted(model: Any, inputs: Sequence[Input]) -> Any:
     """The graph that skl2onnx makes, with what it is known to get wrong mended or refused."""
     import numpy as np
@@ -226,7 +168,7 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
     from sklearn.base import is_classifier
 
-    for one in _parts(model):
+    for one in parts(model):
         if hasattr(one, "n_jobs"):
             one.n_jobs = 1
         if hasattr(one, "flatten_transform"):
@@ -245,7 +187,7 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
         options={id(model): {"zipmap": False}} if is_classifier(model) else None,
         target_opset={"": 21, "ai.onnx.ml": 3},
     )
-    return _mended(graph, {key: exact for one in _parts(model) for key, exact in _trees(one)})
+    return _mended(graph, {key: exact for one in parts(model) for key, exact in _trees(one)})
 
 
 def _mended(graph: Any, trees: "Mapping[bytes, tuple[Array, Array | None]]") -> Any:
@@ -308,16 +250,11 @@ def _down(thresholds: "Array") -> "Array":
 
 
 def _trees(part: Any) -> "Iterator[tuple[bytes, tuple[Array, Array | None]]]":
-    """Each tree: its thresholds, and which splits send what is missing to the left (None: it is right)."""
-    tree = getattr(part, "tree_", None)
-    if tree is not None:
-        splits = tree.feature >= 0
-        down = _down(tree.threshold[splits])
-        for thresholds in (tree.threshold[splits], down):  # skl2onnx rounds those of some trees as it is done here
-            yield _key(tree.feature[splits], thresholds), (down, tree.missing_go_to_left[splits])
-    for one in [tree for trees in getattr(part, "_predictors", ()) for tree in trees]:
-        nodes = one.nodes[one.nodes["is_leaf"] == 0]
-        yield _key(nodes["feature_idx"], nodes["num_threshold"]), (_down(nodes["num_threshold"]), None)
+    """Each tree, by what it is known by in the graph: its thresholds rounded down, and where what is missing goes."""
+    for features, thresholds, left in splits_of(part):
+        down = _down(thresholds)
+        for written in (thresholds, down):  # skl2onnx rounds those of some trees as it is done here
+            yield _key(features, written), (down, left)
 
 
 def _mend(node: Any, known: "Mapping[bytes, tuple[Array, Array | None]]") -> None:
@@ -350,107 +287,3 @@ def _roles(model: Any, outputs: Sequence[str]) -> dict[str, str]:
         return {"prediction": outputs[0]}
     second = "probabilities" if is_classifier(model) and hasattr(model, "predict_proba") else "scores"
     return dict(zip(("label", second), outputs, strict=False))
-
-
-def _sample(model: Any, inputs: Sequence[Input]) -> "tuple[dict[str, Array], dict[str, Array] | str]":
-    """Rows, and what the library answers: with missing numbers and unknown texts, unless it refuses these."""
-    reason = ""
-    for missing, unknown in ((True, True), (False, True), (True, False), (False, False)):
-        rows = _rows(model, inputs, missing, unknown)
-        try:
-            return rows, _expected(model, inputs, rows)
-        except ImportError as error:
-            return rows, short(error)
-        except Exception as error:  # whatever a library of others raises
-            reason = short(error)
-    raise UnsupportedError(f"cannot be compared: scikit-learn itself takes none of the rows: {reason}")
-
-
-def _expected(model: Any, inputs: Sequence[Input], rows: Mapping[str, "Array"]) -> dict[str, "Array"]:
-    from sklearn.base import is_classifier, is_regressor
-
-    data: Any = rows[inputs[0].name]
-    if len(inputs) > 1:
-        import pandas as pd
-
-        data = pd.DataFrame({name: values.ravel() for name, values in rows.items()})
-    elif inputs[0].kind == "string":
-        data = data.ravel()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = {"prediction" if is_regressor(model) else "label": model.predict(data)}
-        if hasattr(model, "predict_proba") and is_classifier(model):
-            probabilities = model.predict_proba(data)
-            if not isinstance(probabilities, list):
-                found["probabilities"] = probabilities
-        elif hasattr(model, "decision_function"):
-            found["scores"] = model.decision_function(data)
-        elif hasattr(model, "cluster_centers_"):
-            found["scores"] = model.transform(data)
-    return found
-
-
-def _rows(model: Any, inputs: Sequence[Input], missing: bool, unknown: bool) -> dict[str, "Array"]:
-    """Rows that a comparison is made on, the same each time: about thresholds and means that the model has."""
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    categories = _categories(model)
-    words = [word for one in _parts(model) for word in list(getattr(one, "vocabulary_", None) or ())[:1000]]
-    numbers = [one for one in inputs if one.kind == "fp32"]
-    width = sum(one.width for one in numbers)
-    values = np.clip(_numbers(model, random, width), -_LARGEST, _LARGEST).astype(np.float32)
-    if missing:
-        values[random.random(values.shape) < 0.05] = np.nan
-    found, start, place = {}, 0, 0
-    for one in inputs:
-        if one.kind == "fp32":
-            found[one.name] = values[:, start : start + one.width]
-            for column in range(one.width):
-                if place + column in categories:
-                    known = categories[place + column].astype(np.float32)
-                    known = np.append(known, np.nanmax(known) + np.float32([1, 0.5])) if unknown else known
-                    found[one.name][:, column] = random.choice(known, ROWS)
-            start += one.width
-        elif place in categories:
-            texts = [*categories[place].tolist(), *(["an unknown text"] if unknown else [])]
-            found[one.name] = random.choice(np.array(texts, object), (ROWS, 1))
-        else:
-            sizes = random.integers(1, 12, ROWS)
-            lines = [" ".join(random.choice([*words, *_TEXT], size)) for size in sizes]
-            found[one.name] = np.array(lines, object).reshape(-1, 1)
-        place += one.width
-    return found
-
-
-def _numbers(model: Any, random: Any, width: int) -> "Array":
-    import numpy as np
-
-    values = random.normal(size=(ROWS, width))
-    for one in _parts(model):
-        mean: Any = getattr(one, "mean_", None)
-        scale: Any = getattr(one, "scale_", None)
-        if np.shape(mean) == np.shape(scale) == (width,) and width:
-            values = values * scale + mean
-            break
-    for feature, thresholds in _thresholds(model).items():
-        if feature < width:
-            chosen = random.random(ROWS) < 0.5
-            values[chosen, feature] = random.choice(np.array(thresholds), chosen.sum())
-            values[chosen, feature] *= 1 + random.choice([-1e-3, 0, 1e-3], chosen.sum())
-    return np.asarray(values)
-
-
-def _thresholds(model: Any) -> dict[int, list[float]]:
-    """The thresholds of trees, by the feature that they are compared with."""
-    found: dict[int, list[float]] = {}
-    for one in _parts(model):
-        if hasattr(one, "tree_"):
-            for feature, threshold in zip(one.tree_.feature.tolist(), one.tree_.threshold.tolist(), strict=True):
-                if feature >= 0:
-                    found.setdefault(feature, []).append(threshold)
-        for trees in getattr(one, "_predictors", ()):
-            for tree in trees:
-                for node in tree.nodes[tree.nodes["is_leaf"] == 0]:
-                    found.setdefault(int(node["feature_idx"]), []).append(float(node["num_threshold"]))
-    return {feature: [one for one in values if abs(one) < _LARGEST] or [0.0] for feature, values in found.items()}

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    Floats = npt.NDArray[np.float32]
+
 ROWS: Final = 256
 """How many rows a conversion is compared on."""
+_LARGEST: Final = 1e30
 _TOLERANCE: Final = 1e-4
 _HALF_TOLERANCE: Final = 1e-2
 _MASK: Final = 1e8
@@ -40,6 +43,37 @@ class TabularConverter(FileConverter):
             "names": choice(options, "names", NAMES),
             "double": choice(options, "input_type", ("fp32", "fp64")) == "fp64",
         }
+
+
+def rows_about(
+    features: "npt.NDArray[Any]", thresholds: "npt.NDArray[Any]", rows: "Floats", random: Any, missing: bool = True
+) -> "Floats":
+    """Rows that a comparison is made on: half of the numbers are thresholds, or next to one.
+
+    There a wrong rounding shows. The others lie around them, are 0, or missing.
+
+    Args:
+        features: The feature of each split.
+        thresholds: The number that it is compared with.
+        rows: Random numbers, for features without a split; it is changed.
+        random: NumPy's generator; one of the same seed makes the same rows.
+        missing: Whether some numbers are missing.
+    """
+    import numpy as np
+
+    usual = np.flatnonzero(np.abs(thresholds) < _LARGEST)
+    usual = usual[np.argsort(features[usual], kind="stable")]
+    features, values = features[usual].astype(np.int64), thresholds[usual].astype(np.float32)
+    count = len(rows)
+    for feature in np.unique(features[features < rows.shape[1]]).tolist():
+        start, end = np.searchsorted(features, [feature, feature + 1])
+        drawn = random.choice(values[start:end], count)
+        noise = drawn + random.normal(size=count).astype(np.float32) * np.float32(values[start:end].std() or 1)
+        beside = np.nextafter(drawn, random.choice(np.array([-np.inf, np.inf], np.float32), count))
+        rows[:, feature] = np.choose(random.choice(4, count, p=[0.45, 0.3, 0.2, 0.05]), [noise, drawn, beside, 0])
+    if missing:
+        rows[random.random(rows.shape) < 0.05] = np.nan
+    return np.clip(rows, -_LARGEST, _LARGEST)
 
 
 def closeness(found: "npt.NDArray[Any]", wanted: "npt.NDArray[Any]") -> "tuple[float, npt.NDArray[np.bool_]]":

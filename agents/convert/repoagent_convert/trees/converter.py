@@ -2,9 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.api import (
@@ -20,7 +18,7 @@ from repoagent.api import (
 from repoagent.converters.onnx.source import public_error
 from repoagent.converters.option_values import choice
 from repoagent_convert.model_file import LARGEST_FILE, produced
-from repoagent_convert.tables.tabular import ROWS, TabularConverter, closeness
+from repoagent_convert.tables.tabular import ROWS, TabularConverter, closeness, rows_about
 from repoagent_convert.trees.ensemble import Ensemble, Link
 from repoagent_convert.trees.graph import to_onnx
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 _CELLS: Final = 1 << 24
-_LARGEST: Final = 1e30
 _TREES: Final = ("best", "all")
 
 
@@ -73,14 +70,6 @@ class TreeConverter(TabularConverter):
         """See :class:`TabularConverter`."""
         return {**super().settings(options), "all_trees": choice(options, "trees", _TREES) == "all"}
 
-    def _library(self) -> dict[str, str]:
-        """Name and version of the library, where it is installed."""
-        if find_spec(self.library) is not None:
-            for name in self.libraries:
-                with suppress(PackageNotFoundError):
-                    return {self.library: version(name)}
-        return {}
-
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         name = job.settings["input"]
@@ -108,11 +97,11 @@ class TreeConverter(TabularConverter):
         Raises:
             InternalError: the answers differ.
         """
-        library = self._library()
-        if not library:
+        try:
+            title = f"{self.library} {import_module(self.library).__version__}"
+        except (ImportError, OSError):  # a native library may be missing
             return f"not compared: {self.library} is not installed here"
         rows = random_rows(ensemble)
-        title = f"{self.library} {library[self.library]}"
         try:
             expected = self.expected(data, rows, ensemble)
         except Exception as error:  # whatever a library of others raises
@@ -126,29 +115,13 @@ class TreeConverter(TabularConverter):
 
 
 def random_rows(ensemble: Ensemble) -> "Floats":
-    """Rows that a comparison is made on, the same each time.
-
-    Half of the numbers are thresholds, or next to one: there a wrong rounding shows. The others lie around them, are 0,
-    or missing; some categories are unknown, and some not whole.
-    """
+    """Rows that a comparison is made on, the same each time; some categories are unknown, and some not whole."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    features, values = ensemble.columns().thresholds()
     count = min(ROWS, _CELLS // ensemble.features)
     rows = random.normal(size=(count, ensemble.features)).astype(np.float32)
-    order = np.argsort(features, kind="stable")
-    features, values = features[order], values[order]
-    for feature in np.unique(features).tolist():
-        start, end = np.searchsorted(features, [feature, feature + 1])
-        known = values[start:end]
-        spread = np.float32(known.std() or 1)
-        drawn = random.choice(known, count)
-        noise = drawn + random.normal(size=count).astype(np.float32) * spread
-        beside = np.nextafter(drawn, random.choice(np.array([-np.inf, np.inf], np.float32), count))
-        kinds = random.choice(5, count, p=[0.4, 0.3, 0.2, 0.05, 0.05])
-        rows[:, feature] = np.choose(kinds, [noise, drawn, beside, np.float32(0), np.float32(np.nan)])
-    rows = np.clip(rows, -_LARGEST, _LARGEST)
+    rows = rows_about(*ensemble.columns().thresholds(), rows, random)
     return np.where(np.isnan(rows) & (random.random(rows.shape) < 0.5), np.float32(ensemble.missing), rows)
 
 

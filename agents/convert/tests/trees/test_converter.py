@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from repoagent_convert.trees import converter as module
 from repoagent_convert.trees.xgboost import XgboostConverter
 
 from repoagent.api import ConversionSource
@@ -204,7 +203,7 @@ def test_a_refusal_states_whether_the_file_is_damaged_or_cannot_be_expressed(bui
 
 
 LIBRARY = """
-import numpy as np
+__version__ = "9.9"
 
 class Booster:
     feature_names = feature_types = None
@@ -235,7 +234,7 @@ def install(directory: Path, monkeypatch: pytest.MonkeyPatch, right: bytes, wron
 def test_the_result_is_compared_where_the_library_is_installed(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: name == "onnx" or None)
+    monkeypatch.setitem(sys.modules, "xgboost", None)
     first = build(BINARY.converter, BINARY.content)
     assert first.product.notes[-1] == "not compared: xgboost is not installed here"
     monkeypatch.undo()
