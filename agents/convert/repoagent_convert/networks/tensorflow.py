@@ -61,9 +61,9 @@ def _built(
     import tf2onnx
 
     job.progress(0, None, "converting")
-    specs = [tf.TensorSpec(one.shape, _type_of(one), f"input_{number}") for number, one in enumerate(inputs)]
-    traced = tf.function(function, autograph=False)
     try:
+        specs = [tf.TensorSpec(one.shape, _type_of(one), f"input_{number}") for number, one in enumerate(inputs)]
+        traced = tf.function(function, autograph=False)
         graph = traced.get_concrete_function(*specs).graph.as_graph_def()
         found = {node.op for place in (graph.node, *(one.node_def for one in graph.library.function)) for node in place}
         if denied := sorted(filter(_EFFECTS.fullmatch, found)):

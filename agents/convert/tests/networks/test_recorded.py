@@ -4,14 +4,17 @@
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from repoagent_convert.networks import tensorflow
 from repoagent_convert.networks.network import Asking, Tensor, written
 
 from repoagent.api import ConversionJob, Product
@@ -191,3 +194,18 @@ def test_a_network_whose_answers_have_no_row_for_each_row_has_no_batches(
         product = _of(graph, lambda rows: [abs(rows[0])], tmp_path, Tensor("x", (4, 2)), shape=(4, 2))
     assert bool(product.annotations["batch"]) == bool(answer)
     assert [one["dims"] for one in product.annotations["inputs"]] == [[2] if answer else [shape[0] or -1, 2]]
+
+
+def test_a_shape_that_tensorflow_refuses_is_an_error_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a damaged SavedModel has it."""
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError("Dimension -5 must be >= 0")
+
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(TensorSpec=refuse, as_dtype=str))
+    monkeypatch.setitem(sys.modules, "tf2onnx", SimpleNamespace())
+    job = ConversionJob(tmp_path, tmp_path, {"output": "model.onnx"})
+    with pytest.raises(UnsupportedError, match="cannot be converted to ONNX: ValueError: Dimension -5 must be >= 0"):
+        tensorflow._built(job, list, [Tensor("input", (-5,))], [], "tensorflow")
