@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -170,16 +170,11 @@ class LoadPool:
             self._jobs.clear()
 
 
-@contextmanager
-def pausing() -> Iterator[None]:
+def pausing() -> AbstractContextManager[None]:
     """Entered by a job while it waits for other jobs: another one may run in its place, in the same pool.
     ``UnavailableError`` if the machine has no thread for that: the job might wait forever."""
     pool = _own_pool.get()
-    if pool is None:
-        yield
-        return
-    with pool.paused():
-        yield
+    return nullcontext() if pool is None else pool.paused()
 
 
 T = TypeVar("T")

@@ -73,6 +73,13 @@ class Gate:
             return self._empty.wait_for(lambda: not self._inside, timeout)
 
 
+class _NoModel(BackendModel):
+    """Of a version that no backend executes."""
+
+    def close(self) -> None:
+        pass
+
+
 _SERIALS: Final = itertools.count(1)
 
 
@@ -124,7 +131,7 @@ class ServedModel:
         """What it was made of, if that is known: a reload keeps it while that is the same."""
         self._named_receipt = ""
         self._instances = instances
-        self._backend_model = backend_model
+        self._backend_model = backend_model or _NoModel()
         self._scheduler = scheduler
         checker = RequestChecker(context.name, context.config)
         self._check: Final = checker.check
@@ -169,21 +176,21 @@ class ServedModel:
     @property
     def ready(self) -> bool:
         """Whether what executes it is there: an instance that has broken down may be on its way back, or not."""
-        return self._backend_model is None or self._backend_model.ready
+        return self._backend_model.ready
 
     @property
     def asks(self) -> bool:
         """Whether :meth:`check_ready` runs code of the model's own, which may take its time."""
-        return self._backend_model is not None and self._backend_model.asks
+        return self._backend_model.asks
 
     def check_ready(self) -> bool:
         """Whether the model's own code, if it has any for that, returns that it is ready."""
-        return self._backend_model is None or self._backend_model.check_ready()
+        return self._backend_model.check_ready()
 
     @property
     def broken(self) -> bool:
         """Whether only another load brings all of it back."""
-        return self._backend_model is not None and self._backend_model.broken
+        return self._backend_model.broken
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check and execute ``request``, on this thread where the scheduler allows it; its sender is not used.
@@ -279,13 +286,10 @@ class ServedModel:
     @property
     def refreshable(self) -> Sequence[str]:
         """Folders that :meth:`refresh` takes up while it serves; none where answers of before may be kept."""
-        if self._backend_model is None or self.config.response_cache.enable:
-            return ()
-        return self._backend_model.refreshable
+        return () if self.config.response_cache.enable else self._backend_model.refreshable
 
     def refresh(self, config: "ModelConfig", files: "ModelFiles") -> Callable[[], None]:
         """Read those folders again. Nothing changes before what is returned is called. Raises as the backend does."""
-        assert self._backend_model is not None
         take = self._backend_model.refresh(config, files, self.version)
 
         def take_as_another() -> None:
@@ -316,8 +320,7 @@ class ServedModel:
         """Stop the scheduler and let go of the model. Requests that still wait are answered with an error."""
         self._gate.shut()
         self._scheduler.close()
-        if self._backend_model is not None:
-            self._backend_model.close()
+        self._backend_model.close()
 
     def statistics_dict(self) -> dict[str, Any]:
         """This version's entry of Triton's statistics JSON."""
