@@ -198,7 +198,7 @@ def test_the_loop_that_sends_waits_for_nothing_and_every_request_is_answered_onc
     core = new_core()
     core.load("m")
     (scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
-    child = scheduler._instances[0]._inner.supervisor.child  # type: ignore[attr-defined]
+    child = scheduler.instances[0]._inner.supervisor.child  # type: ignore[attr-defined]
     senders = [Answers() for _ in range(REQUESTS)]
     turns = 0
     with answering_loop() as loop:

@@ -235,7 +235,7 @@ def test_every_request_is_answered_once_and_none_is_executed_again_and_again(
     core = new_core()
     core.load("m")
     (scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
-    (instance,) = scheduler._instances
+    (instance,) = scheduler.instances
     while instance.ahead < OTHERS + 1:
         instance.call(request(0.0))
     senders = [Answers() for _ in range(OTHERS + 1)]

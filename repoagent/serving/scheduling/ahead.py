@@ -44,7 +44,7 @@ class AheadScheduler(DirectScheduler):
         self._returned: deque[Entry] = deque()
 
     def _entry(self, request: InferRequest) -> Entry:
-        return Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here())
+        return Entry(request, 1, self.clock.now_ns(), reader=LoopReader.here())
 
     def _execute_here(self, request: InferRequest) -> None:
         instance = None if self._queue.waiting else self._pool.take_idle()
@@ -59,7 +59,7 @@ class AheadScheduler(DirectScheduler):
     # -- on an event loop ------------------------------------------------------------------------------------------
 
     def _all_attended(self) -> bool:
-        return len(self._attended) >= len(self._instances) and all(map(self._attended.__contains__, self._instances))
+        return len(self._attended) >= len(self.instances) and all(map(self._attended.__contains__, self.instances))
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Hand ``request`` over on this thread; False if that was not done."""
@@ -70,7 +70,7 @@ class AheadScheduler(DirectScheduler):
         if instance is None:
             return False
         self._attended[instance] = reader
-        self._begin(instance, [Entry(request, 1, self._clock.now_ns(), reader=reader)], reader)
+        self._begin(instance, [Entry(request, 1, self.clock.now_ns(), reader=reader)], reader)
         return True
 
     def _take_attendable(self) -> Instance | None:
@@ -157,7 +157,7 @@ class AheadScheduler(DirectScheduler):
             if self._queue.claim(entry):
                 request = entry.request
                 if request.cancelled or self._closed or self._expired(request):
-                    self._refuser.answer(self._refusal(request))
+                    self.turn_away(request)
                 else:
                     going.append(entry)
         return going
@@ -168,7 +168,7 @@ class AheadScheduler(DirectScheduler):
         if self._pool.for_one:
             return entries
         size = _bytes(entry.request)
-        for _ in range(min(instance.ahead - 1, len(self._queue) // len(self._instances))):
+        for _ in range(min(instance.ahead - 1, len(self._queue) // len(self.instances))):
             following = self._queue.take()
             if following is None:
                 break

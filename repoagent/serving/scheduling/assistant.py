@@ -3,15 +3,18 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from repoagent.serving.instances.backend import Capability
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.instances.instance import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
-from repoagent.serving.scheduling.steps import Clock, Refuser, Step
+from repoagent.serving.scheduling.steps import Step
+
+if TYPE_CHECKING:
+    from repoagent.serving.scheduling.batching import DynamicBatchScheduler
 
 _PATIENCE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 0.001
@@ -26,32 +29,17 @@ class Assistant:
     Python does all that on one core, and a model that computes on all of them would wait for it. A batch that would
     not be full is left in the source: more may come until an instance is free.
 
-    ``lock`` guards ``source``. ``instance`` makes the batches for all instances, which are staged like it; there are as
-    many as ``workers``. ``refuser`` answers a request that the source refuses, ``turn_away`` one that was taken out of
-    it and then is not executed; they are called without the lock.
+    It works for ``scheduler``, whose ``lock`` guards ``source``. The first of the instances makes the batches for all,
+    which are staged like it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        instance: Instance,
-        workers: int,
-        source: BatchQueue,
-        lock: threading.Lock,
-        clock: Clock,
-        refuser: Refuser,
-        turn_away: Callable[[InferRequest], None],
-    ) -> None:
+    def __init__(self, name: str, scheduler: "DynamicBatchScheduler", source: BatchQueue, lock: threading.Lock) -> None:
         self._name = name
-        self._instance = instance
-        self._workers = workers
+        self._scheduler = scheduler
         self._source = source
         self._lock = lock
         self._changed = threading.Condition(lock)
         self._made = threading.Condition(lock)
-        self._clock = clock
-        self._refuser = refuser
-        self._turn_away = turn_away
         self._thread: threading.Thread | None = None
         self._asleep = False
         self._stopped = False
@@ -68,10 +56,8 @@ class Assistant:
         """How many requests are in batches that wait for an instance."""
         return sum(len(batch.requests) for batch in tuple(self._ready))
 
-    def resize(self, instance: Instance, workers: int) -> None:
-        """There are other instances now, ``instance`` among them. Call it with the lock held."""
-        self._instance = instance
-        self._workers = workers
+    def look_again(self) -> None:
+        """The scheduler has other instances now. Call it with the lock held."""
         self._tried = False
 
     # -- for the workers -------------------------------------------------------------------------------------------
@@ -168,7 +154,7 @@ class Assistant:
         if not cancelled:
             return batch
         for request in cancelled:
-            self._turn_away(request)
+            self._scheduler.turn_away(request)
         return instance.prepare([request for request in batch.requests if request not in cancelled])
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -196,7 +182,7 @@ class Assistant:
             while not self._unanswered and not self._stopped:
                 if self._should_make:
                     self._making = self._tried = True
-                    return self._source.next(self._clock.now_ns())
+                    return self._source.next(self._scheduler.clock.now_ns())
                 self._asleep = True
                 self._changed.wait()
                 self._asleep = False
@@ -205,14 +191,14 @@ class Assistant:
     @property
     def _should_make(self) -> bool:
         # A worker that is not here takes it itself: no request waits for a busy instance beside an idle one.
-        if self._tried or self._running < self._workers:
+        if self._tried or self._running < len(self._scheduler.instances):
             return False
         return len(self._ready) < self._running and self._source.full
 
     def _make(self, step: Step) -> None:
         for refusal in step.refusals:
-            self._refuser.answer(refusal)
-        batch = self._instance.prepare(step.batch) if step.batch else None
+            self._scheduler.refuser.answer(refusal)
+        batch = self._scheduler.instances[0].prepare(step.batch) if step.batch else None
         with self._lock:
             self._making = False
             self._made.notify_all()
@@ -240,4 +226,4 @@ class Assistant:
     def _give_up(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             for request in batch.requests:
-                self._turn_away(request)
+                self._scheduler.turn_away(request)

@@ -179,7 +179,9 @@ class DynamicBatchScheduler(PooledScheduler):
         self._timed = any(policy.timeout_ns for policy in (settings.policy, *settings.level_policies.values()))
         self._queue = BatchQueue(settings, rule)
         thread_name = f"repoagent-{model_name}"
-        self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
+        self._assistant = None
+        if settings.max_batch_size > 1 and all(Capability.STAGED in instance.capabilities for instance in instances):
+            self._assistant = Assistant(f"{thread_name}-assistant", self, self._queue, self._lock)
         self._workers = BatchWorkers(
             thread_name,
             len(instances),
@@ -187,17 +189,10 @@ class DynamicBatchScheduler(PooledScheduler):
             self._queue,
             self._lock,
             clock,
-            self._refuser,
+            self.refuser,
             self._assistant,
         )
-        self._watcher = Watcher(f"{thread_name}-timeouts", self._lock, clock, self._queue, self._refuser)
-
-    def _new_assistant(self, name: str) -> Assistant | None:
-        """An assistant for the workers, if the instances can be assisted."""
-        if not all(Capability.STAGED in instance.capabilities for instance in self._instances):
-            return None
-        first, count = self._instances[0], len(self._instances)
-        return Assistant(name, first, count, self._queue, self._lock, self._clock, self._refuser, self._turn_away)
+        self._watcher = Watcher(f"{thread_name}-timeouts", self._lock, clock, self._queue, self.refuser)
 
     @property
     def waiting(self) -> int:
@@ -229,23 +224,19 @@ class DynamicBatchScheduler(PooledScheduler):
         with self._lock:
             if self._closed or request.cancelled:
                 refusal = self._refusal(request)
-            elif self._queue.put(request, self._clock.now_ns()):
+            elif self._queue.put(request, self.clock.now_ns()):
                 self._workers.kick()
                 if self._timed or request.asked.timeout_us:
                     self._watcher.notice()
                 return
             else:
                 refusal = Refusal.full(request)
-        self._refuser.answer(refusal)
+        self.refuser.answer(refusal)
 
     def _follow_instances(self) -> None:
-        count = len(self._instances)
-        self._workers.resize(count)
+        self._workers.resize(len(self.instances))
         if self._assistant is not None:
-            self._assistant.resize(self._instances[0], count)
-
-    def _turn_away(self, request: InferRequest) -> None:
-        self._refuser.answer(self._refusal(request))
+            self._assistant.look_again()
 
     def close(self) -> None:
         with self._lock:
@@ -256,5 +247,5 @@ class DynamicBatchScheduler(PooledScheduler):
         with self._lock:
             left_over = self._queue.drain()
         for request in left_over:
-            self._turn_away(request)
-        close_all(self._instances)
+            self.turn_away(request)
+        close_all(self.instances)

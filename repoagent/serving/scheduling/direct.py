@@ -118,7 +118,7 @@ class DirectScheduler(PooledScheduler):
         self._callers_execute = not can & (Capability.ANSWERS_LATER | Capability.RATE_LIMITED)
         self._queue = RequestQueue()
         name = f"repoagent-{model_name}-timeouts"
-        self._watcher = Watcher(name, self._lock, self._clock, self._queue, self._refuser)
+        self._watcher = Watcher(name, self._lock, self.clock, self._queue, self.refuser)
         self._workers: list[threading.Thread] = []
 
     @property
@@ -159,7 +159,7 @@ class DirectScheduler(PooledScheduler):
         self._let_wait(self._entry(request))
 
     def _entry(self, request: InferRequest) -> Entry:
-        return Entry(request, 1, self._clock.now_ns())
+        return Entry(request, 1, self.clock.now_ns())
 
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request
@@ -186,7 +186,7 @@ class DirectScheduler(PooledScheduler):
 
     def _add_workers(self) -> None:
         # A worker more than instances does no harm: it waits for one.
-        start_workers(self._workers, len(self._instances), self._work, f"repoagent-{self._model_name}")
+        start_workers(self._workers, len(self.instances), self._work, f"repoagent-{self._model_name}")
 
     def _work(self) -> None:
         while (entry := self._queue.wait()) is not None:
@@ -202,7 +202,7 @@ class DirectScheduler(PooledScheduler):
 
     def _drain(self, instance: Instance, entry: Entry) -> None:
         """Execute ``entry`` and this instance's share of what waits behind it."""
-        share = len(self._queue) // len(self._instances)
+        share = len(self._queue) // len(self.instances)
         self._execute_waiting(instance, entry)
         del entry  # It may wait here.
         while len(self._queue) and self._pool.retake(instance) if self._pool.for_one else share:
@@ -222,14 +222,14 @@ class DirectScheduler(PooledScheduler):
 
     def _execute(self, instance: Instance, request: InferRequest) -> None:
         if request.cancelled or self._closed or self._expired(request):
-            self._refuser.answer(self._refusal(request))
+            self.turn_away(request)
         else:
             instance.execute((request,))
 
     def _expired(self, request: InferRequest) -> bool:
         return (
             bool(request.asked.timeout_us)
-            and self._clock.now_ns() - request.arrival_ns > request.asked.timeout_us * 1000
+            and self.clock.now_ns() - request.arrival_ns > request.asked.timeout_us * 1000
         )
 
     def _follow_instances(self) -> None:
@@ -245,9 +245,9 @@ class DirectScheduler(PooledScheduler):
             self._queue.dismiss()
         join_all(self._workers)
         self._answer_left_over()
-        close_all(self._instances)
+        close_all(self.instances)
 
     def _answer_left_over(self) -> None:
         for entry in list(self._queue.waiting):
             if self._queue.claim(entry):
-                self._refuser.answer(self._refusal(entry.request))
+                self.turn_away(entry.request)

@@ -81,11 +81,11 @@ class PooledScheduler(Scheduler):
         self, model_name: str, instances: Sequence[Instance], statistics: ModelStatistics, clock: Clock
     ) -> None:
         super().__init__(model_name)
-        self._instances = tuple(instances)
+        self.instances = tuple(instances)
         self._pool = new_pool(instances)
         self._run_time = common_run_time(instance.run_time for instance in instances)
-        self._clock = clock
-        self._refuser = Refuser(statistics, clock)
+        self.clock = clock
+        self.refuser = Refuser(statistics, clock)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -111,7 +111,7 @@ class PooledScheduler(Scheduler):
 
     def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
         with self._lock:
-            self._instances = (*(known for known in self._instances if known not in removed), *added)
+            self.instances = (*(known for known in self.instances if known not in removed), *added)
             if not self._closed:
                 self._follow_instances()
         self._pool.change(added, removed, lambda instance: instance.close())
@@ -126,14 +126,14 @@ class PooledScheduler(Scheduler):
         timeout_us = request.asked.timeout_us
         instance = self._pool.take(timeout_us / 1e6 if timeout_us else None, request)
         if instance is None:
-            raise self._refuser.count(self._refusal(request))
+            raise self.refuser.count(self._refusal(request))
         return instance
 
     def _call(self, instance: Instance, request: InferRequest) -> InferResponse:
         """Execute ``request`` and return its answer."""
         try:
             if request.cancelled or self._closed:
-                raise self._refuser.count(self._refusal(request))
+                raise self.refuser.count(self._refusal(request))
             return instance.call(request)
         finally:
             self._pool.give(instance)
@@ -142,11 +142,15 @@ class PooledScheduler(Scheduler):
         """Execute ``request``; the answer goes to its sender."""
         try:
             if request.cancelled or self._closed:
-                self._refuser.answer(self._refusal(request))
+                self.turn_away(request)
             else:
                 instance.execute((request,))
         finally:
             self._pool.give(instance)
+
+    def turn_away(self, request: InferRequest) -> None:
+        """Answer ``request``, which is not executed. Call it without the lock."""
+        self.refuser.answer(self._refusal(request))
 
     def _refusal(self, request: InferRequest) -> Refusal:
         """Why ``request`` is not executed."""

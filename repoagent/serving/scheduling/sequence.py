@@ -50,7 +50,7 @@ class SequenceScheduler(Scheduler):
         states: SequenceStates | None = None,
     ) -> None:
         super().__init__(model_name)
-        self._instances = tuple(instances)
+        self.instances = tuple(instances)
         self._clock = clock
         self._refuser = Refuser(statistics, clock)
         self._rule = BatchRule(config)
@@ -62,7 +62,7 @@ class SequenceScheduler(Scheduler):
             idle_ns = _NEVER_NS  # The model decides when its sequences end; see :class:`IterativeScheduler`.
         every_slot = [slot for lane in slots for slot in lane]
         self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
-        self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
+        self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self.instances, strict=True)]
         self._watcher = Watcher(f"repoagent-{model_name}-sequences", self._lock, clock, self, self._refuser)
         self._closed = False
 
@@ -181,7 +181,7 @@ class SequenceScheduler(Scheduler):
             left_over += [entry.request for entry in self._table.drain()]
         for request in left_over:
             self._refuser.answer(Refusal.unloaded(request, self._model_name))
-        close_all(self._instances)
+        close_all(self.instances)
 
 
 def _slot_count(config: ModelConfig) -> int:

@@ -52,14 +52,14 @@ def test_a_batch_that_is_not_full_is_left_open(bench: Any) -> None:
 
 def test_the_last_batch_is_answered_while_the_next_one_runs(bench: Any) -> None:
     subject, answers = plugged(bench, 1, 2)
-    run = subject.scheduler._instances[0]._run
+    run = subject.scheduler.instances[0]._run
     release = threading.Event()
 
     def slow(inputs: Any, outputs: Any) -> Any:
         assert release.wait(PATIENCE)
         return run(inputs, outputs)
 
-    subject.scheduler._instances[0]._run = slow
+    subject.scheduler.instances[0]._run = slow
     subject.unplug()
     assert subject.answered(1) == [0.5]
     assert not any(answer.arrived for answer in answers)
@@ -122,7 +122,7 @@ def test_a_batch_that_is_ready_may_be_cancelled_as_a_whole(bench: Any) -> None:
 def test_a_batch_that_cannot_be_made_fails_alone(bench: Any) -> None:
     subject = bench(PAIRS)
     subject.plug()
-    joiner = subject.scheduler._instances[0]._joiner
+    joiner = subject.scheduler.instances[0]._joiner
     join = joiner.join
 
     def broken(requests: Any) -> Any:
@@ -140,7 +140,7 @@ def test_a_batch_that_cannot_be_made_fails_alone(bench: Any) -> None:
 
 def test_an_execution_that_fails_fails_alone(bench: Any) -> None:
     subject, answers = plugged(bench, 1, 2, 3, 4)
-    instance = subject.scheduler._instances[0]
+    instance = subject.scheduler.instances[0]
     run = instance._run
 
     def broken(inputs: Any, outputs: Any) -> Any:
@@ -171,7 +171,7 @@ def test_closing_turns_away_what_is_being_made(bench: Any, monkeypatch: pytest.M
     monkeypatch.setattr("repoagent.serving.scheduling.assistant._PATIENCE_SECONDS", 0.01)
     subject = bench(PAIRS)
     subject.plug()
-    instance, making, stopped = subject.scheduler._instances[0], threading.Event(), threading.Event()
+    instance, making, stopped = subject.scheduler.instances[0], threading.Event(), threading.Event()
     prepare = instance.prepare
 
     def slow(requests: Any) -> Any:
@@ -193,7 +193,7 @@ def test_closing_turns_away_what_is_being_made(bench: Any, monkeypatch: pytest.M
 def test_a_model_that_is_done_waits_for_the_batch_that_is_being_made(bench: Any) -> None:
     subject = bench(PAIRS)
     plug = subject.plug()
-    instance, making, go_on = subject.scheduler._instances[0], threading.Event(), threading.Event()
+    instance, making, go_on = subject.scheduler.instances[0], threading.Event(), threading.Event()
     prepare = instance.prepare
 
     def slow(requests: Any) -> Any:

@@ -151,7 +151,7 @@ def test_an_error_of_the_batch_answers_each_of_its_requests(bench: Any) -> None:
     subject = bench(PLAIN)
     subject.plug()
     answers = [subject.submit(value) for value in (1, 2)]
-    subject.scheduler._instances[0]._run = lambda *_: 1 / 0
+    subject.scheduler.instances[0]._run = lambda *_: 1 / 0
     subject.unplug()
     assert all(isinstance(answer.error(), InternalError) for answer in answers)
     assert subject.statistics.snapshot().failures["BACKEND"] == 2
@@ -161,7 +161,7 @@ def test_an_answer_that_is_no_batch_fails_every_request(bench: Any) -> None:
     subject = bench(PLAIN)
     subject.plug()
     answers = [subject.submit(value) for value in (1, 2)]
-    subject.scheduler._instances[0]._run = lambda inputs, _: {"y": Tensor.of(np.zeros((5, 1)))}
+    subject.scheduler.instances[0]._run = lambda inputs, _: {"y": Tensor.of(np.zeros((5, 1)))}
     subject.unplug()
     assert all("its first dimension must be 2" in str(answer.error()) for answer in answers)
 

@@ -112,7 +112,7 @@ def test_closing_ends_what_has_begun(bench: Any, monkeypatch: pytest.MonkeyPatch
 
 def test_both_forms_give_the_same(bench: Any) -> None:
     subject = bench(PAIRS)
-    (instance,) = subject.scheduler._instances
+    (instance,) = subject.scheduler.instances
     assert Capability.OVERLAPS in instance.capabilities
     request = subject.request(3)
     (runner,) = subject.runners

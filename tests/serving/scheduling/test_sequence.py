@@ -235,7 +235,7 @@ def test_a_cancelled_request_in_the_batcher_is_answered_at_once_and_its_sequence
 def test_an_error_of_the_model_does_not_end_the_sequence(bench: Any, text: str) -> None:
     subject = bench(text)
     in_sequence(subject, 1, 1, "S").value()
-    instance = subject.scheduler._instances[0]
+    instance = subject.scheduler.instances[0]
     run, instance._run = instance._run, lambda *_: 1 / 0
     assert "division by zero" in str(in_sequence(subject, 2, 1).error())
     instance._run = run
@@ -357,5 +357,5 @@ def _noting(run: Any, executed: dict[float, list[float]], lock: threading.Lock) 
 
 
 def _rebind(subject: Any) -> None:
-    for instance, runner in zip(subject.scheduler._instances, subject.runners, strict=True):
+    for instance, runner in zip(subject.scheduler.instances, subject.runners, strict=True):
         instance._run = runner.run

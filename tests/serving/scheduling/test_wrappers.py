@@ -112,7 +112,7 @@ def test_hits_and_misses_are_counted_apart_from_inferences(bench: Any, cache: Re
 
 def test_errors_are_not_kept(bench: Any, cache: ResponseCache) -> None:
     subject = bench(CACHED, cache=cache)
-    instance = subject.scheduler._inner._instances[0]
+    instance = subject.scheduler._inner.instances[0]
     run, instance._run = instance._run, lambda *_: 1 / 0
     assert isinstance(subject.submit(1).error(), InternalError)
     with pytest.raises(InternalError):
@@ -191,7 +191,7 @@ def test_a_client_that_changes_its_memory_meanwhile_cannot_have_a_wrong_answer_k
     bench: Any, cache: ResponseCache, submitted: bool
 ) -> None:
     subject = bench(CACHED, cache=cache)
-    instance = subject.scheduler._inner._instances[0]
+    instance = subject.scheduler._inner.instances[0]
     request = subject.request(1, volatile=True)
     request.output_places = {"y": object()}
     theirs = request.inputs["x"].array

@@ -111,7 +111,7 @@ class Serving:
         self.pipe = pipe
         self.finalized = finalized
         (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
-        self.instances: list[Any] = list(self.scheduler._instances)
+        self.instances: list[Any] = list(self.scheduler.instances)
         for one in self.instances:
             while one.ahead < 8:  # It was interrupted now and then.
                 one.call(self.request(0.0))
