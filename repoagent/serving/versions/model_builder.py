@@ -137,10 +137,7 @@ class ModelBuilder:
         """
         name = ModelId.of(model).name
         if is_ensemble(config):
-            try:
-                config = self._complete_ensemble(ModelId.of(model), config)
-            except RepoAgentError as error:
-                raise BuildError(model, {}, str(error)) from error
+            config = self._with_members(ModelId.of(model), config)
         if meaningless := ", ".join(meaningless_settings(config)):
             logger.warning("model '%s': the server does not go by %s of its configuration", model, meaningless)
         built: dict[int, ServedModel | Kept] = {}
@@ -308,13 +305,21 @@ class ModelBuilder:
             raise UnsupportedError(f"model '{name}' is an ensemble, which this server does not take")
         return self.ensembles.build(name, version, config, read_labels(config, files, self.limits))
 
-    def _complete_ensemble(self, model: ModelId, config: ModelConfig) -> ModelConfig:
-        """The configuration of an ensemble, checked by itself, with its members loaded."""
-        config = normalize(config, model_name=model.name)
-        check(config, model_name=model.name, complete=True)
-        self.admit(model.name, config)
-        if self.ensembles is not None:
-            self.ensembles.load_members(model, config)
+    def _with_members(self, model: ModelId, config: ModelConfig) -> ModelConfig:
+        """The completed configuration of an ensemble, whose members are loaded then."""
+        try:
+            config = self._complete_ensemble(model.name, config)
+            if self.ensembles is not None:
+                self.ensembles.load_members(model, config)
+        except RepoAgentError as error:
+            raise BuildError(model, {}, str(error)) from error
+        return config
+
+    def _complete_ensemble(self, name: str, config: ModelConfig) -> ModelConfig:
+        """The configuration of an ensemble, checked without its members."""
+        config = normalize(config, model_name=name)
+        check(config, model_name=name, complete=True)
+        self.admit(name, config)
         return config
 
     def examine(self, model: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, str]:
@@ -323,7 +328,7 @@ class ModelBuilder:
         name = ModelId.of(model).name
         _refuse_unsupported(name, config)
         if is_ensemble(config):
-            return self._complete_ensemble(ModelId.of(model), config), ""
+            return self._complete_ensemble(name, config), ""
         config = self.named(name, config, files, version)
         backend = self.registry.get(config.backend)
         gpus: Sequence[int] | None
