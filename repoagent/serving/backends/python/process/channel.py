@@ -210,16 +210,32 @@ class Channel:
     def _send(self, kind: Kind, body: Any, place: Place | None, inline: bytearray, blocks: list[Place]) -> None:
         """Send a message whose tensors are written, in ``blocks`` or ``inline``. Holds the lock."""
         news = released, dropped = self._mapping.released(), self._arena.dropped()
+        opened: list[tuple[int, int]] = []
+        descriptors: list[int] = []
         try:
-            text = encoded([body, place, *news, ()]).encode()
-            if len(text) <= _TEXT_BYTES and (place is None or place[0] in self._announced):
-                self._transmit([_HEAD.pack(kind, False, len(text)), text, inline], ())
-            else:
-                self._send_opening(kind, body, place, news, inline, blocks, spilled=len(text) > _TEXT_BYTES)
+            text = encoded([body, place, *news, opened]).encode()
+            spilled = len(text) > _TEXT_BYTES
+            if spilled:
+                body, place = None, self._spill(encoded([body, place]).encode(), blocks)
+            if blocks:
+                for number in {block[0] for block in blocks} - self._announced:
+                    descriptor, size = self._arena.file(number)
+                    descriptors.append(descriptor)
+                    opened.append((number, size))
+            if spilled or opened:
+                text = encoded([body, place, *news, opened]).encode()
+            self._transmit([_HEAD.pack(kind, spilled, len(text)), text, inline], descriptors)
         except BaseException:
             self._mapping.put_back(released)
             self._arena.put_back(dropped)
             raise
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if opened:
+            self._announced.update(number for number, _ in opened)
+            if len(self._announced) > _REMEMBERED:
+                self._announced &= self._arena.numbers()
         self.sent += 1
 
     def receive(self, flags: int = 0, *, brief: bool = False) -> Message | None:
@@ -318,36 +334,6 @@ class Channel:
             raise UndeliveredError("the connection has ended") from error
         blocks.append(block.place)
         return block
-
-    def _send_opening(
-        self,
-        kind: Kind,
-        body: Any,
-        place: Place | None,
-        news: tuple[list[Place], list[int]],
-        inline: bytearray,
-        blocks: list[Place],
-        *,
-        spilled: bool,
-    ) -> None:
-        """Send what lies in segments that the other side may not have heard of. Holds the lock."""
-        if spilled:
-            body, place = None, self._spill(encoded([body, place]).encode(), blocks)
-        opened: list[tuple[int, int]] = []
-        descriptors: list[int] = []
-        try:
-            for number in {block[0] for block in blocks} - self._announced:
-                descriptor, size = self._arena.file(number)
-                descriptors.append(descriptor)
-                opened.append((number, size))
-            text = encoded([body, place, *news, opened]).encode()
-            self._transmit([_HEAD.pack(kind, spilled, len(text)), text, inline], descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._announced.update(number for number, _ in opened)
-        if len(self._announced) > _REMEMBERED:
-            self._announced &= self._arena.numbers()
 
     def _spill(self, content: bytes, blocks: list[Place]) -> Place:
         """Put a long body into a block of its own."""
