@@ -252,4 +252,4 @@ def serialize_byte_tensor(input_tensor: Array) -> bytes | None:
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
     """The inverse of :func:`serialize_byte_tensor`, as a flat array of ``bytes``; ``TritonModelException`` if the
     lengths do not add up."""
-    return parse_bytes_tensor(encoded_tensor)
+    return parse_bytes_tensor(bytes(memoryview(encoded_tensor)))  # It may be any buffer.

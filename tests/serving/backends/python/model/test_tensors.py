@@ -152,7 +152,10 @@ def test_strings_have_the_byte_form_that_triton_clients_use() -> None:
     values = np.array([b"abc", b"", "über".encode()], np.object_)
     theirs = client.serialize_byte_tensor(values).item()
     assert serialize_byte_tensor(values) == theirs
-    assert deserialize_bytes_tensor(theirs).tolist() == values.tolist()
+    forms: tuple[Any, ...] = (bytes, bytearray, memoryview, lambda given: np.frombuffer(given, np.uint8))
+    for form in forms:
+        found = deserialize_bytes_tensor(form(theirs)).tolist()
+        assert [(type(one), one) for one in found] == [(bytes, one) for one in values]
     for cut in (theirs[:-1], theirs[:2]):
         with pytest.raises(TritonModelException, match="ends in the middle of an element"):
             deserialize_bytes_tensor(cut)
