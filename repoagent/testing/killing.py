@@ -103,9 +103,8 @@ class KillHarness:
             "repoagent_directory": str(repoagent_directory) if repoagent_directory is not None else None,
             "environment": dict(environment or {}),
         }
-        with ExitStack() as stack:
-            self.memory = stack.enter_context(memory_directory(directory))
-            self._stack = stack.pop_all()
+        self._stack = ExitStack()
+        self.memory = self._stack.enter_context(memory_directory(directory))
 
     def __enter__(self) -> "KillHarness":
         return self

@@ -39,9 +39,6 @@ _NUMBER: Final = struct.Struct("Q")
 _KEEP_NS: Final = 1_000_000
 """How long an answer may wait for those of the next executions."""
 _KEEP_BYTES: Final = 256 << 10
-
-Answered = Callable[[list[Response], list[list[int]], bool], None]
-"""Takes responses, the numbers and moments of the executions that made them, and whether those were the last."""
 _models: Final = logging.getLogger("repoagent.models")
 
 
@@ -250,8 +247,8 @@ class Batch:
 
 
 class Executions:
-    """What the server has sent at once. ``run`` executes one of them, ``answer`` sends answers, ``returned`` the
-    numbers of requests that are not going to be executed.
+    """What the server has sent at once. ``run`` executes one of them, ``returned`` sends the numbers of requests that
+    are not going to be executed. ``answer`` sends responses, numbers and moments of executions, whether all have ended.
 
     The first begins at once; the others can be given back until they begin. With several, each is noted in the file
     ``progress_fd`` before it begins: if this process ends meanwhile, the server knows which ones another one may do.
@@ -261,7 +258,7 @@ class Executions:
         self,
         progress_fd: int,
         run: Callable[[list[Any], Any], list[Response]],
-        answer: Answered,
+        answer: Callable[[list[Response], list[list[int]], bool], None],
         returned: Callable[[list[int]], None],
     ) -> None:
         self._progress = mmap.mmap(progress_fd, _NUMBER.size)

@@ -248,7 +248,7 @@ class ChildProcess:
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
         longest = self._limits.python_message_bytes
-        self.work = WorkChannel(work[0], self.arena, self.mapping, self.name, self.exited, longest_received=longest)
+        self.work = WorkChannel(work[0], self.arena, self.mapping, self.exited, longest_received=longest)
         self.side = ServerChannel(
             side[0],
             self.arena,

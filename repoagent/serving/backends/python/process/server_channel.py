@@ -116,13 +116,11 @@ class WorkChannel(ServerChannel):
         sock: socket.socket,
         arena: Arena,
         mapping: Mapping,
-        name: str,
         exited: threading.Event,
         *,
         longest_received: int,
     ) -> None:
         super().__init__(sock, arena, mapping, longest_received=longest_received)
-        self._name = name
         self._exited = exited
         self._exchange = threading.Lock()
 
@@ -139,7 +137,7 @@ class WorkChannel(ServerChannel):
             return False
         try:
             if self._exited.is_set():
-                raise UndeliveredError(self._name)
+                raise UndeliveredError("the process has ended")
             self.send(kind, body, payload)
         except BaseException:
             self._exchange.release()
@@ -159,7 +157,7 @@ class WorkChannel(ServerChannel):
             self.flush(wait=True)
         message = self.receive(0 if wait else DONT_WAIT, brief=not wait)
         if message is None:
-            raise PeerGoneError(self._name)
+            raise PeerGoneError("the process has ended")
         return message
 
     def end(self) -> None:
