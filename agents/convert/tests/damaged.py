@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,17 @@ def converted(converter: Any, folder: Path, name: str) -> int:
         return 3
 
 
+def warm(modules: list[str]) -> None:
+    """Import what the whole file needed, for the processes to come: they would take most of their time to do so.
+
+    ONNX Runtime starts a thread, which no process behind a fork has.
+    """
+    for name in modules:
+        if not name.startswith("onnxruntime"):
+            with suppress(Exception):  # some are no modules of their own
+                import_module(name)
+
+
 def main(target: str, file: Path, count: int) -> None:
     module, _, name = target.partition(":")
     converter, source = getattr(import_module(module), name)(), random.Random(28)
@@ -98,11 +110,17 @@ def main(target: str, file: Path, count: int) -> None:
             if turn:
                 (folder / file.name).write_bytes(changed(file.read_bytes(), source))
             if not (process := os.fork()):
-                os._exit(converted(converter, folder, file.name))
+                outcome = converted(converter, folder, file.name)
+                if not turn:
+                    (folder.parent / "modules").write_text(" ".join(sys.modules))
+                os._exit(outcome)
             _, status, used = os.wait4(process, 0)
+            imported = Path(place, "modules")
+            modules = imported.read_text().split() if imported.exists() else []
         code = os.waitstatus_to_exitcode(status)
         if not turn:
             assert code == CODES.index("compared"), "the whole file is not converted: this shows nothing"
+            warm(modules)
             continue
         ended = "too long" if code in (-signal.SIGXCPU, -signal.SIGKILL) else "ended"
         found[CODES[code] if code in range(4) else ended] += 1
