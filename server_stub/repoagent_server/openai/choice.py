@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from repoagent_server.openai.reasoning import Reasoning, unfinished
-from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
+from repoagent_server.openai.tool_calls import CallPiece, Part, ToolCalls
 from repoagent_server.openai.tools import Tools
 
 
@@ -41,6 +41,8 @@ class Delta:
     reasoning: str = ""
     calls: Sequence[CallPiece] = ()
     log_probs: Sequence[bytes] = ()
+    order: Sequence[Part] = ()
+    """Where there are calls, these and the pieces of the content in their order."""
 
 
 @dataclass(slots=True)
@@ -88,17 +90,17 @@ class Choice:
         if self.thinks:
             self._reasoning = self._reasoning or Reasoning(opened=thinking)
             reasoning, shown = self._reasoning.feed(shown, final=bool(reason))
-        content, calls = self._split(shown, final=bool(reason))
+        parts = self._split(shown, final=bool(reason))
+        calls = [part for part in parts if isinstance(part, CallPiece)]
+        content = "".join(part for part in parts if isinstance(part, str))
         self._called |= bool(calls)
         if reason:
             self.reason = "tool_calls" if self._called and reason == "stop" else reason
-        return Delta(content, reasoning, calls, log_probs)
+        return Delta(content, reasoning, calls, log_probs, parts if calls else ())
 
-    def _split(self, text: str, *, final: bool) -> tuple[str, list[CallPiece]]:
+    def _split(self, text: str, *, final: bool) -> Sequence[Part]:
         if self.tools.named is not None:
             name = None if self._called else self.tools.named
-            return "", [CallPiece(0, name, text)] if text or name else []
-        if self._finder is None:
-            return text, []
-        content, calls = self._finder.feed(text, final=final)
-        return "" if self.tools.required else content, calls
+            return [CallPiece(0, name, text)] if text or name else []
+        found = self._finder.feed(text, final=final) if self._finder is not None else [text]
+        return [part for part in found if isinstance(part, CallPiece)] if self.tools.required else found

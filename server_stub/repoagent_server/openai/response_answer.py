@@ -53,10 +53,15 @@ class ResponseAnswer(Answer):
                 self._put(kind, response=self._response())
         if delta.reasoning:
             self._grow("reasoning", delta.reasoning)
-        if delta.content or (delta.log_probs and not delta.calls and not delta.reasoning):
-            self._grow("message", delta.content, delta.log_probs)
-        for call in delta.calls:
-            self._call(call)
+        log_probs = delta.log_probs
+        if not delta.calls and (delta.content or (log_probs and not delta.reasoning)):
+            self._grow("message", delta.content, log_probs)
+        for part in delta.order:
+            if isinstance(part, CallPiece):
+                self._call(part)
+            elif part:
+                self._grow("message", part, log_probs)
+                log_probs = ()
         if choice.reason is not None:
             self._finish(choice.reason)
         return self._taken()

@@ -13,7 +13,7 @@ An object has ``name``, and ``arguments`` or ``parameters``. What turns out to b
 from collections.abc import Collection
 from dataclasses import dataclass
 from io import StringIO
-from typing import Final
+from typing import Final, TypeAlias
 
 from repoagent.nested_text import read_json
 from repoagent_server.openai.marked_calls import MarkedCalls
@@ -182,6 +182,10 @@ class CallPiece:
     arguments: str = ""
 
 
+Part: TypeAlias = str | CallPiece
+"""Of what a text adds: text, or a call."""
+
+
 class ToolCalls:
     """One text. ``names``: the functions that there are. Unless ``parallel``, only the first call counts."""
 
@@ -203,35 +207,34 @@ class ToolCalls:
         self.count = 0
         """Calls so far."""
 
-    def feed(self, piece: str, *, final: bool) -> tuple[str, list[CallPiece]]:
-        """The text and the calls that ``piece`` adds; ``final``: nothing more comes."""
-        content: list[str] = []
-        calls: list[CallPiece] = []
+    def feed(self, piece: str, *, final: bool) -> list[Part]:
+        """The texts and the calls that ``piece`` adds, in their order; ``final``: nothing more comes."""
+        found: list[Part] = []
         *firsts, last = parts(piece)
         for part in firsts:
             self._waiting += self._marked.feed(part, final=False)
-            while self._step(content, calls, final=False):
+            while self._step(found, final=False):
                 pass
         self._waiting += self._marked.feed(last, final=final)
-        while self._step(content, calls, final):
+        while self._step(found, final):
             pass
-        return "".join(content), calls
+        return found
 
-    def _step(self, content: list[str], calls: list[CallPiece], final: bool) -> bool:
+    def _step(self, found: list[Part], final: bool) -> bool:
         """Take something of what waits; False if nothing can be."""
         if self._object is not None:
-            return self._in_object(self._object, content, calls, final)
+            return self._in_object(self._object, found, final)
         if not self._begun:
-            return self._at_beginning(content, final)
+            return self._at_beginning(final)
         if self._bare:
             return self._between(final)
         if self._closing:
             return self._at_close(final)
         if self._tagged:
-            return self._after_tag(content, final)
-        return self._in_text(content, final)
+            return self._after_tag(found, final)
+        return self._in_text(found, final)
 
-    def _at_beginning(self, content: list[str], final: bool) -> bool:
+    def _at_beginning(self, final: bool) -> bool:
         """Whether the text begins with a call without a tag."""
         text = self._waiting.lstrip()
         final |= len(self._waiting) > LONGEST_BLANK
@@ -255,21 +258,21 @@ class ToolCalls:
         self._waiting = text
         self._object = CallObject(self._names, before)
 
-    def _in_object(self, found: CallObject, content: list[str], calls: list[CallPiece], final: bool) -> bool:
+    def _in_object(self, held: CallObject, found: list[Part], final: bool) -> bool:
         text, self._waiting = self._waiting, ""
-        self._waiting = found.feed(text)
+        self._waiting = held.feed(text)
         shown = self._parallel or not self.count
-        if found.name is not None and shown and not (found.failed and not found.told):
-            if not found.told:
-                found.told = True
-                calls.append(CallPiece(self.count, found.name))
-            if arguments := found.take_arguments():
-                calls.append(CallPiece(self.count, None, arguments))
-        if not (found.done or found.failed or final):
+        if held.name is not None and shown and not (held.failed and not held.told):
+            if not held.told:
+                held.told = True
+                found.append(CallPiece(self.count, held.name))
+            if arguments := held.take_arguments():
+                found.append(CallPiece(self.count, None, arguments))
+        if not (held.done or held.failed or final):
             return False
         self._object = None
-        if not found.told and (found.name is None or found.failed):
-            content.append(found.text)  # It is a text after all.
+        if not held.told and (held.name is None or held.failed):
+            found.append(held.text)  # It is a text after all.
             self._bare = self._closing = False
         else:
             self.count += 1
@@ -299,26 +302,26 @@ class ToolCalls:
         self._closing = False
         return True
 
-    def _in_text(self, content: list[str], final: bool) -> bool:
+    def _in_text(self, found: list[Part], final: bool) -> bool:
         """Text, up to the next tag; without the spaces behind a call."""
         text = self._waiting.lstrip() if self._called else self._waiting
         place = text.find(_OPEN)
         held = 0 if final or place >= 0 else unfinished(text, (_OPEN,))
         end = place if place >= 0 else len(text) - held
-        content.append(text[:end])
+        found.append(text[:end])
         self._called &= not end
         self._tagged = place >= 0
         self._waiting = text[end + len(_OPEN) :] if self._tagged else text[end:]
         return self._tagged
 
-    def _after_tag(self, content: list[str], final: bool) -> bool:
+    def _after_tag(self, found: list[Part], final: bool) -> bool:
         text = self._waiting.lstrip()
         if text.startswith("{"):
             self._tagged, self._closing = False, True
             self._open(text, _OPEN + self._waiting[: len(self._waiting) - len(text)])
             return True
         if text or final or len(self._waiting) > LONGEST_BLANK:
-            content.append(_OPEN)
+            found.append(_OPEN)
             self._tagged = False
             return True
         return False

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from openai import OpenAI
 from repoagent_server.openai.reasoning import LONGEST_BLANK, Reasoning
-from repoagent_server.openai.tool_calls import ToolCalls
+from repoagent_server.openai.tool_calls import CallPiece, ToolCalls
 
 from .conftest import events, user
 
@@ -61,8 +61,9 @@ def test_the_prompt_may_have_the_first_mark(size: int) -> None:
 
 def test_a_call_on_a_channel_is_found() -> None:
     _, text = cut(CALL, 1)
-    content, calls = ToolCalls({"add"}).feed(text, final=True)
-    assert not content
+    parts = ToolCalls({"add"}).feed(text, final=True)
+    calls = [part for part in parts if isinstance(part, CallPiece)]
+    assert not any(part for part in parts if isinstance(part, str))
     assert calls[0].name == "add"
     assert json.loads("".join(call.arguments for call in calls)) == {"a": 1}
 

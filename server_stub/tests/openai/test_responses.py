@@ -66,6 +66,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "cut": {"model": "sums", "input": "47+85:", "temperature": 0, "max_output_tokens": 3},
     "reasoning": {"model": "parrot", "input": THINKS},
     "calls": {"model": "parrot", "input": f"First. {HERMES}\n{HERMES}", "tools": TOOLS},
+    "between": {"model": "parrot", "input": f"First. {HERMES} Then. {HERMES} Last.", "tools": TOOLS},
     "required": {"model": "sums", "input": "1+1:", "tools": TOOLS, "tool_choice": "required", "seed": 1},
     "named": {"model": "sums", "input": "1+1:", "tools": TOOLS, "tool_choice": {"type": "function", "name": "add"}},
     "log-probs": {

@@ -32,10 +32,10 @@ def split(pieces: list[str], **options: Any) -> Found:
     finder = ToolCalls(NAMES, **options)
     text, calls = "", {}  # type: ignore[var-annotated]
     for number, piece in enumerate(pieces):
-        content, found = finder.feed(piece, final=number == len(pieces) - 1)
-        text += content
-        for call in found:
-            assert isinstance(call, CallPiece)
+        for call in finder.feed(piece, final=number == len(pieces) - 1):
+            if isinstance(call, str):
+                text += call
+                continue
             name, arguments = calls.get(call.index, (call.name, ""))
             calls[call.index] = (name, arguments + call.arguments)
     return text, [(name, json.loads(arguments)) for name, arguments in calls.values()]
@@ -92,10 +92,10 @@ def test_of_calls_that_are_not_parallel_the_first_counts() -> None:
 
 def test_arguments_come_as_they_are_written() -> None:
     finder = ToolCalls(NAMES)
-    assert finder.feed('{"name": "add", "argu', final=False)[1] == [CallPiece(0, "add")]
-    assert finder.feed('ments": {"a": ', final=False)[1] == [CallPiece(0, None, '{"a": ')]
-    assert finder.feed("12", final=False)[1] == [CallPiece(0, None, "12")]
-    assert finder.feed("3}}", final=True)[1] == [CallPiece(0, None, "3}")]
+    assert finder.feed('{"name": "add", "argu', final=False) == [CallPiece(0, "add")]
+    assert finder.feed('ments": {"a": ', final=False) == [CallPiece(0, None, '{"a": ')]
+    assert finder.feed("12", final=False) == [CallPiece(0, None, "12")]
+    assert finder.feed("3}}", final=True) == [CallPiece(0, None, "3}")]
 
 
 _MANY = 32_768
