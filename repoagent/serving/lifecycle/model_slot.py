@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 
 from repoagent.api.report import LoadReport
@@ -131,13 +130,13 @@ class ModelSlot:
                     pending.cancel(UNLOADED)
         return self._queue.submit(lambda: self._unload_version(version), urgent=True)
 
-    def evict(self, spared: Callable[[], bool]) -> Future[threading.Event]:
+    def evict(self) -> Future[threading.Event]:
         """Queue an unload that makes room for others, which cancels nothing.
 
-        A model that is leased when its turn comes, that was loaded by its name, or that is ``spared`` stays,
+        A model that is leased when its turn comes, that was loaded by its name, or that an ensemble calls stays,
         and the future raises UnavailableError.
         """
-        return self._queue.submit(lambda: self._evict(spared))
+        return self._queue.submit(self._evict)
 
     def follow_members(self) -> Future[None]:
         """Queue, for an ensemble: rebuild it if its members have changed; unload it if they do not fit any more."""
@@ -350,8 +349,8 @@ class ModelSlot:
 
         return self._context.retirements.begin(leaving, left, tell_agents=False)
 
-    def _evict(self, spared: Callable[[], bool]) -> threading.Event:
-        if self.explicit or spared():
+    def _evict(self) -> threading.Event:
+        if self.explicit or self._context.dependencies.users(self.name):
             raise UnavailableError(f"model '{self.name}' is needed again")
         return self._unload(force=False, reason=UNLOADED)
 

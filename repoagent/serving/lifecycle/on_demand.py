@@ -315,7 +315,7 @@ class OnDemand:
         if entry is None or slot is None:
             return  # Someone has just taken it over with an explicit load.
         try:
-            slot.evict(lambda: bool(self._dependencies.users(name))).result().wait()
+            slot.evict().result().wait()
         except UnavailableError:  # Someone leased it before its turn came, or loaded it or an ensemble that needs it.
             with self._lock:
                 self._entries.setdefault(name, entry)
