@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -111,8 +112,7 @@ class ChildProcess:
         self._reaping = threading.Lock()
         self._reaped = False
         self._stderr: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._started: threading.Event = threading.Event()
-        self._failure: Exception | None = None
+        self._started = Future[None]()
         self.exited: Final = threading.Event()
         """Set when the process has ended and all that it had sent has been handled."""
         self.status = 0
@@ -122,14 +122,12 @@ class ChildProcess:
         self.mapping: Final = SharedMapping(self._allowance)
         # The kernel ends the child with the *thread* that started it, so the one that stays with it must do so.
         self._thread = threading.Thread(target=self._run, name=f"repoagent-{name}-process", daemon=True)
-        self._begin()
-
-    def _begin(self) -> None:
         self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
+        try:
+            self._started.result()
+        except BaseException:
             self._thread.join()
-            raise self._failure
+            raise
 
     @property
     def pid(self) -> int:
@@ -214,11 +212,10 @@ class ChildProcess:
     def _run(self) -> None:
         try:
             self._spawn()
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._failure = error
-            self._started.set()
+        except BaseException as error:
+            self._started.set_exception(error)
             return
-        self._started.set()
+        self._started.set_result(None)
         with ExitStack() as end:  # Whatever one step raises, the others are taken: those who wait must hear of the end.
             end.callback(lambda: self._on_exit(self))
             end.callback(self._has_ended)

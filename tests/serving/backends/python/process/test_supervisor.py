@@ -10,6 +10,7 @@ import pytest
 from repoagent.config import read_text
 from repoagent.errors import InternalError
 from repoagent.serving.backends.python.backend import PythonBackend
+from repoagent.serving.backends.python.process.child_process import ChildProcess, Program
 from repoagent.serving.instances.backend import InstanceSpec
 
 CONFIG = """
@@ -47,6 +48,25 @@ def test_none_is_left_if_one_cannot_be_started(write_model: Any, tmp_path: Path,
     for thread in [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-m_0")]:
         thread.join(60)  # It ends with the process, which has ended.
         assert not thread.is_alive()
+
+
+def test_whatever_keeps_a_process_from_starting_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(_: ChildProcess) -> None:
+        raise MemoryError("no room for a process")
+
+    monkeypatch.setattr(ChildProcess, "_spawn", spawn)
+    raised: list[str] = []
+
+    def start() -> None:
+        try:
+            ChildProcess(Program(("python",), {}), "m", "m_0")
+        except MemoryError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert raised == ["no room for a process"]
 
 
 def test_none_is_left_if_its_configuration_cannot_be_handed_over(
