@@ -14,8 +14,14 @@ _read: Final = importlib.metadata.entry_points
 
 
 def keep_entry_points() -> None:
-    """``importlib.metadata.entry_points`` answers from what it read before; call this before other imports."""
+    """``importlib.metadata.entry_points`` answers from what it read before; call this before other imports.
+
+    A distribution that an entry point belongs to reads its metadata once, too.
+    """
     importlib.metadata.entry_points = _entry_points
+    once = functools.cached_property(importlib.metadata.Distribution.metadata.fget)  # type: ignore[attr-defined]
+    once.__set_name__(importlib.metadata.Distribution, "metadata")
+    importlib.metadata.Distribution.metadata = once  # type: ignore[method-assign,assignment]
 
 
 def _entry_points(**wanted: Any) -> Any:

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import keep_entry_points
-
 
 def test_kept_entry_points_are_those_of_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "entry_points", importlib.metadata.entry_points)
-    keep_entry_points()
     group = "repoagent.agents"
     found = {name for one in importlib.metadata.distributions() for name in one.entry_points.select(group=group).names}
     assert "checksum" in found
