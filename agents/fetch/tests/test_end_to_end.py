@@ -151,13 +151,13 @@ def full_bucket(s3_endpoint: str, s3_credentials: None, monkeypatch: pytest.Monk
     s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False).mkdir(name)
     backend = get_backend("s3")["123456789012"]["aws"]  # the server runs in this process
     for number in range(COUNT):
-        backend.put_object(name, f"m/{number % 50}/{number}", b"%d" % number)
+        backend.put_object(name, f"m/{number % 30}/{number}", b"%d" % number)
     return f"s3://{s3_endpoint}/{name}/m"
 
 
 @pytest.mark.slow
 def test_all_of_them_come(fetch: Fetch, full_bucket: str) -> None:
-    expected = {f"1/{number % 50}/{number}": b"%d" % number for number in range(COUNT)}
+    expected = {f"1/{number % 30}/{number}": b"%d" % number for number in range(COUNT)}
     assert fetch({"url": full_bucket, "floating": "true"}) == expected
 
 
