@@ -58,10 +58,11 @@ def test_a_block_that_cannot_be_prepared_is_given_back(breaks: str, monkeypatch:
     """At a copy of what is written by several, and at the clearing of what another has left."""
     model = FakePacked(3)
     runner = PagedRunner(model)
-    for _ in range(2):
-        seq = _open(runner)
-        _read(runner, seq, list(range(60)))
-        runner.free(seq)
+    others = [_open(runner), _open(runner)]
+    for other, tokens in zip(others, (60, 20), strict=True):  # every block has been written
+        _read(runner, other, list(range(tokens)))
+    for other in others:
+        runner.free(other)
     seq = _open(runner)
     _read(runner, seq, [1] * 40)
     fork = runner.fork(seq)
