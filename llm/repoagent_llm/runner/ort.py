@@ -111,12 +111,9 @@ class OrtRunner:
 
     def free(self, seq: Seq) -> None:
         """See ModelRunner."""
-        row = self._slab.row(seq)
-        self._slab.free(seq)
         if self._info.lora is not None:
-            self._adapters.put(row, None)
-            if row < self._slab.used:  # the last row lies there now
-                self._bind_anew(self._adapters.move(self._slab.used, row))
+            self._adapters.put(self._slab.row(seq), None)
+        self._slab.free(seq)
 
     def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
         """See AdaptableRunner."""
@@ -161,9 +158,16 @@ class OrtRunner:
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         """See ModelRunner."""
+        if self._slab.gaps:
+            self._close_gaps()
         if isinstance(segments, DecodeRound):
             return self._step_round(segments)
         return self._step_any(segments)
+
+    def _close_gaps(self) -> None:
+        for source, target in self._slab.close_gaps():
+            if self._info.lora is not None:
+                self._bind_anew(self._adapters.move(source, target))
 
     def _step_round(self, segments: DecodeRound) -> StepResult:
         """What most steps are. The same as ``_step_any``, but faster."""

@@ -1,7 +1,7 @@
 """The KV cache as one slab [layer, key or value, row, KV head, token, head size], and the rows in it.
 
-A window of rows of one layer is contiguous, so it can be bound by its address. Rows in use are kept packed at the
-front: freeing one moves the last row into the hole.
+A window of rows of one layer is contiguous, so it can be bound by its address. In a step the rows in use are packed at
+the front: where no new sequence has taken the row of one that ended, the last row moves there.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class SlabRows(ABC):
         self._wipes = wipe
         # Of each row, how far it may have been written.
         self._written: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self._rows: list[Seq] = []
+        self._rows: list[Seq | None] = []
         self._row_of: dict[Seq, int] = {}
         self._next = 0
         #: Changes whenever a sequence comes, goes or moves.
@@ -34,11 +34,16 @@ class SlabRows(ABC):
 
     @property
     def used(self) -> int:
-        """How many rows are in use; they are rows 0 to used - 1."""
+        """Rows 0 to used - 1 are in use, but for those between them that were freed since the last step."""
         return len(self._rows)
 
+    @property
+    def gaps(self) -> int:
+        """How many rows between others are free."""
+        return len(self._rows) - len(self._row_of)
+
     def row(self, seq: Seq) -> int:
-        """Where a sequence lies now; any ``free`` may move it."""
+        """Where a sequence lies now; ``close_gaps`` may move it."""
         return self._row_of[seq]
 
     def length(self, seq: Seq) -> int:
@@ -66,29 +71,43 @@ class SlabRows(ABC):
 
     def take(self) -> Seq | None:
         """A new sequence in the first free row; None when all are in use."""
-        row = len(self._rows)
+        row = self._rows.index(None) if self.gaps else len(self._rows)
         if row == len(self.lengths):
             return None
         self._next += 1
         self.version += 1
         seq = Seq(self._next)
-        self._rows.append(seq)
+        self._rows[row : row + 1] = [seq]
         self._row_of[seq] = row
         self._wipe(row, 0)
         self.lengths[row] = 0
         return seq
 
     def free(self, seq: Seq) -> None:
-        """Give a row back; the last row moves into its place."""
+        """Give a row back. The next sequence gets it; nothing moves yet."""
         self.version += 1
-        hole = self._row_of.pop(seq)
-        last = self._rows.pop()
-        if last == seq:
-            return
-        self.copy(len(self._rows), hole, 0, int(self.lengths[len(self._rows)]))
-        self._wipe(hole, int(self.lengths[hole]))
-        self._rows[hole] = last
-        self._row_of[last] = hole
+        self._rows[self._row_of.pop(seq)] = None
+        self._drop_end()
+
+    def close_gaps(self) -> list[tuple[int, int]]:
+        """Before a step: move the last rows into those that are free. From where to where they moved."""
+        moved = []
+        while self.gaps:
+            self.version += 1
+            hole, last = self._rows.index(None), self._rows.pop()
+            assert last is not None
+            source = len(self._rows)
+            self.copy(source, hole, 0, int(self.lengths[source]))
+            self._wipe(hole, int(self.lengths[hole]))
+            self._rows[hole] = last
+            self._row_of[last] = hole
+            self._drop_end()
+            moved.append((source, hole))
+        return moved
+
+    def _drop_end(self) -> None:
+        while self._rows and self._rows[-1] is None:
+            self._rows.pop()
 
     def note(self, start: int, stop: int, tokens: int) -> None:
         """A run writes ``tokens`` tokens behind each of the rows [start, stop)."""

@@ -176,6 +176,7 @@ class TensorRtRunner:
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         """See ModelRunner."""
+        self._slab.close_gaps()
         self._check(segments)
         logits = np.empty((sum(map(rows_wanted, segments)), self._info.vocab_size), np.float32)
         rows, begin = [], 0

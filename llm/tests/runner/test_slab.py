@@ -69,6 +69,33 @@ def test_rows_are_wiped_as_far_as_they_were_written() -> None:
     slab.data[0, 0, :, 0, :5, 0] = [[1] * 5, [2] * 5]
     slab.lengths[:] = [5, 3]
     slab.free(first)
+    assert slab.close_gaps() == [(1, 0)]
     assert slab.data[0, 0, 0, 0, :, 0].tolist() == [2, 2, 2, 0, 0, 0, 0, 0]
     assert slab.take() is not None
     assert not slab.data[:, :, 1].any()
+
+
+def test_a_row_that_ends_moves_nothing_where_another_sequence_takes_it() -> None:
+    slab = Slab(layers=1, rows=4, kv_heads=1, tokens=8, head_size=1, dtype=np.float32)
+    moved: list[tuple[int, int]] = []
+    copy = slab.copy
+
+    def noting(source: int, target: int, start: int, stop: int) -> None:
+        moved.append((source, target))
+        copy(source, target, start, stop)
+
+    slab.copy = noting  # type: ignore[method-assign]
+    seqs = [seq for _ in range(4) if (seq := slab.take()) is not None]
+    slab.lengths[:] = [1, 2, 3, 4]
+    slab.free(seqs[1])
+    assert (slab.used, slab.gaps) == (4, 1)
+    taken = slab.take()
+    assert taken is not None
+    assert (slab.row(taken), slab.length(taken), slab.gaps, moved) == (1, 0, 0, [])
+    assert slab.take() is None
+    for seq in (seqs[0], seqs[2], taken):  # all but the last, which moves once
+        slab.free(seq)
+    assert slab.close_gaps() == moved == [(3, 0)]
+    assert (slab.row(seqs[3]), slab.length(seqs[3]), slab.used) == (0, 4, 1)
+    slab.free(seqs[3])
+    assert (slab.used, slab.gaps, slab.close_gaps()) == (0, 0, [])
