@@ -181,12 +181,13 @@ def _converted(model: Any, inputs: Sequence[Input]) -> Any:
         if isinstance(vocabulary, dict) and not all(str(word).isascii() for word in vocabulary):
             raise UnsupportedError("cannot be converted to ONNX: a vocabulary with words beyond ASCII")
     kinds = {"fp32": FloatTensorType, "string": StringTensorType}
-    graph = to_onnx(
-        model,
-        initial_types=[(one.name, kinds[one.kind]([None, one.width])) for one in inputs],
-        options={id(model): {"zipmap": False}} if is_classifier(model) else None,
-        target_opset={"": 21, "ai.onnx.ml": 3},
-    )
+    types = [(one.name, kinds[one.kind]([None, one.width])) for one in inputs]
+    opsets = {"": 21, "ai.onnx.ml": 3}
+    try:
+        options = {id(model): {"zipmap": False}} if is_classifier(model) else None
+        graph = to_onnx(model, initial_types=types, options=options, target_opset=opsets)
+    except NameError:  # a classifier without that option, such as LinearSVC, has a matrix anyway
+        graph = to_onnx(model, initial_types=types, target_opset=opsets)
     return _mended(graph, {key: exact for one in parts(model) for key, exact in _trees(one)})
 
 

@@ -61,7 +61,7 @@ from sklearn.preprocessing import (  # noqa: E402
     StandardScaler,
     TargetEncoder,
 )
-from sklearn.svm import SVC, SVR  # noqa: E402
+from sklearn.svm import SVC, SVR, LinearSVC  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -71,6 +71,7 @@ X, Y = make_classification(N, 12, n_informative=8, n_classes=3, random_state=0)
 XR, YR = make_regression(N, 12, noise=3, random_state=0)
 X, XR = X.astype(np.float32), XR.astype(np.float32)
 NAN = np.where(random.random(XR.shape) < 0.05, np.nan, XR).astype(np.float32)
+GRID = np.random.default_rng(1).integers(0, 6, (N, 4)).astype(np.float32)
 FRAME = pd.DataFrame(
     {
         "age": random.normal(40, 10, N).astype(np.float32),
@@ -118,6 +119,9 @@ KINDS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "histogram gradient boosting, missing": (lambda: HistGradientBoostingRegressor(max_iter=20), NAN, YR),
     "SVC, calibrated": (lambda: make_pipeline(StandardScaler(), CalibratedClassifierCV(SVC(), ensemble=False)), X, Y),
     "SVC, binary": (SVC, X, (Y > 0).astype(int)),
+    "linear SVC": (LinearSVC, X, Y),
+    "linear SVC, binary": (LinearSVC, X, (Y > 0).astype(int)),
+    "stochastic gradient descent, binary": (lambda: SGDClassifier(random_state=0), X, (Y > 0).astype(int)),
     "SVR": (SVR, XR, YR),
     "KMeans": (lambda: KMeans(4, n_init=3), X, None),
     "isolation forest": (lambda: IsolationForest(n_estimators=20, random_state=0), X, None),
@@ -203,6 +207,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, Any, str]] = {
         NUMBERED[["age", "rooms"]],
         TAKEN,
         "cannot be converted to ONNX: categories of HistGradientBoostingClassifier itself",
+    ),
+    "neighbours as far as each other": (
+        KNeighborsClassifier,
+        GRID,
+        (GRID.sum(axis=1) > 9).astype(int),
+        "answers differently from scikit-learn .*: 'probabilities' by up to",
     ),
     "a function": (
         lambda: make_pipeline(FunctionTransformer(np.log1p), Ridge()),
