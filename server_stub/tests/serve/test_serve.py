@@ -37,7 +37,8 @@ def _infer(client: Any, model: str) -> list[float]:
 
 
 def test_models_are_served_until_a_signal_and_unloaded_then(world: "World") -> None:
-    server: Server = world.start("--allow-metrics=true", "--metrics-port=0", program=PROGRAM).wait_ready()
+    flags = ("--allow-metrics=true", "--metrics-port=0", "--processes=1")
+    server: Server = world.start(*flags, program=PROGRAM).wait_ready()
     with server.triton() as client:
         assert client.is_server_ready()
         assert _infer(client, "plain") == [-1, 2, -3, 4]
