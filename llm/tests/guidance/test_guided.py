@@ -345,28 +345,31 @@ _BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def preferring(tokenizer: Tokenizer) -> Iterator[Executor]:
+    """One for all guides, as the process that compiles them takes longer to start than they do. See ``_longest``."""
+    size, longest = tokenizer.get_vocab_size(), _longest(tokenizer)
+    runner = FakeRunner(vocab_size=size, max_seq_len=400, logits=lambda history: hashed_logits(size)(history) + longest)
+    with Executor.from_runner(runner, ExecutorConfig(guided_decoding_config=_config(tokenizer))) as made:
+        yield made
+
+
 @pytest.mark.parametrize("beside", _BESIDE)
 @pytest.mark.parametrize("guide", ["the quick brown fox( the quick brown fox)* (a|b)?", "日the", "the日", "(the )+日"])
 def test_what_is_forced_changes_nothing_of_an_answer(
-    guide: str, beside: str, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    guide: str, beside: str, preferring: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = tokenizer.get_vocab_size()
     found = []
     for forced in (True, False):
         if not forced:
             monkeypatch.setattr("repoagent_llm.guidance.llguidance_backend._LlguidanceGuide.forced", lambda _: [])
-        runner = FakeRunner(
-            vocab_size=size, max_seq_len=400, logits=lambda history: hashed_logits(size)(history) + _longest(tokenizer)
+        request = Request(
+            [5],
+            **{"max_tokens": 60, "end_id": 0, **_BESIDE[beside]},
+            guided_decoding_params=GuidedDecodingParams(Kind.REGEX, guide),
+            output_config=OutputConfig(exclude_input_from_output=True, return_log_probs=True),
         )
-        config = ExecutorConfig(guided_decoding_config=_config(tokenizer))
-        with Executor.from_runner(runner, config) as made:
-            request = Request(
-                [5],
-                **{"max_tokens": 60, "end_id": 0, **_BESIDE[beside]},
-                guided_decoding_params=GuidedDecodingParams(Kind.REGEX, guide),
-                output_config=OutputConfig(exclude_input_from_output=True, return_log_probs=True),
-            )
-            found.append(_whole(made.await_responses(made.enqueue_request(request), timeout=LIMIT), made))
+        found.append(_whole(preferring.await_responses(preferring.enqueue_request(request), timeout=LIMIT), preferring))
     assert found[0] == found[1]
 
 
