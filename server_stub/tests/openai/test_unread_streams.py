@@ -32,6 +32,7 @@ ROUTES = {
     "/v2/models/narrow/generate_stream": {"text_input": "47", "stream": True, "max_tokens": TOKENS, "end_id": -1},
     "/v2/models/over_narrow/generate_stream": {"text_input": "47", "stream": True, "max_tokens": TOKENS, "end_id": -1},
 }
+NAMES = ["chat", "responses", "generate", "ensemble"]
 
 
 def _ask(url: str, path: str, body: dict[str, Any]) -> socket.socket:
@@ -79,7 +80,7 @@ def _answered(http: httpx.Client) -> int:
     return int(stats["inference_stats"]["success"]["count"])
 
 
-@pytest.mark.parametrize(("path", "body"), ROUTES.items(), ids=["chat", "responses", "generate", "ensemble"])
+@pytest.mark.parametrize(("path", "body"), ROUTES.items(), ids=NAMES)
 def test_a_stream_that_is_not_read_gives_way_and_goes_on_with_the_same_text(
     url: str, http: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
@@ -94,6 +95,21 @@ def test_a_stream_that_is_not_read_gives_way_and_goes_on_with_the_same_text(
         assert short.status_code == 200
         assert _answered(http) == before + 1  # and the stream has not ended
         assert _texts(_read(connection, begin)) == read_at_once
+
+
+@pytest.mark.parametrize("events", [0, 1, 2, 9])
+@pytest.mark.parametrize(("path", "body"), ROUTES.items(), ids=NAMES)
+def test_a_client_that_leaves_after_any_event_makes_room(
+    url: str, http: httpx.Client, path: str, body: dict[str, Any], events: int
+) -> None:
+    limit = "max_output_tokens" if "max_output_tokens" in body else "max_tokens"
+    before, begin = _answered(http), b""
+    with closing(_ask(url, path, {**body, limit: 20_000})) as connection:
+        while begin.count(b"\n\n") < events or not begin:
+            begin += connection.recv(100)
+    short = http.post("/v1/completions", json={"model": "narrow", "prompt": "1", "max_tokens": 2})
+    assert short.status_code == 200
+    assert _answered(http) == before + 1
 
 
 class Host:
