@@ -210,7 +210,7 @@ def halfway(flags: list[str], folder: Path, memory: Path, tmp_path: Path, warm: 
     (tmp_path / "policy.toml").write_text('[[rule]]\nmodels = ["*"]\nbefore = ["half"]\n')
 
     def start() -> Started:
-        words = ["prepare", *flags, where, folder, memory]
+        words: list[str | Path] = ["prepare", *flags, where, folder, memory]
         child = warm.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stdout.readline() == "half\n"

@@ -104,7 +104,7 @@ def run(start: Start) -> Run:
     def finished(*arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
         child = start(*arguments, **options)
         output, errors = child.communicate(timeout=120)
-        return subprocess.CompletedProcess(child.args, child.returncode, output, errors)
+        return subprocess.CompletedProcess(child.args, child.wait(), output, errors)
 
     return finished
 

@@ -144,7 +144,8 @@ class Triton:
     def end(self, number: signal.Signals) -> int:
         """Send a signal and wait; the exit code."""
         self._process.send_signal(number)
-        return self._process.wait(60)
+        code: int = self._process.wait(60)
+        return code
 
 
 @contextmanager
