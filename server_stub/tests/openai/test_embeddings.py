@@ -96,7 +96,7 @@ def test_other_sizes_and_other_models_are_refused(client: OpenAI) -> None:
 
 def test_models_are_listed_that_can_be_asked(client: OpenAI) -> None:
     names = {model.id for model in client.models.list()}
-    assert names == {"sums", "once", "narrow", "thinker", "parrot", "letters", "chain", "states"}
+    assert names == {"sums", "once", "narrow", "over_narrow", "thinker", "parrot", "letters", "chain", "states"}
     model = client.models.retrieve("sums")
     assert (model.id, model.object, model.owned_by) == ("sums", "model", "repoagent")
     assert model.created > 1_600_000_000
