@@ -7,6 +7,7 @@ from typing import Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array
+from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers import inference
 from repoagent_server.http.generate import load_report
 from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
@@ -97,18 +98,32 @@ class Part(inference.Answer):
 
 
 class DocumentGroup(Group):
-    """Texts as one document."""
+    """Texts as one document. ``write`` has a long one made beside the event loop, and hands it over."""
 
-    def __init__(self, answer: Answer, exchange: Exchange, report: bytes | None) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        exchange: Exchange,
+        report: bytes | None,
+        write: Callable[[Callable[[], bytes], Callable[[bytes], None]], None],
+    ) -> None:
         super().__init__(exchange)
         self._answer = answer
         self._report = report
+        self._write = write
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         self._answer.take(number, response, final=final)
-        if self._answer.over:
-            headers = load_report(self._report)
-            self._respond(Response(200, self._answer.document(), headers=headers, tokens=self._answer.tokens))
+        if not self._answer.over:
+            return
+        if self._answer.held < LONG_JSON:
+            self._finish(self._answer.document())
+        else:
+            self._write(self._answer.document, self._finish)
+
+    def _finish(self, document: bytes) -> None:
+        headers = load_report(self._report)
+        self._respond(Response(200, document, headers=headers, tokens=self._answer.tokens))
 
 
 class StreamGroup(Group):

@@ -238,8 +238,12 @@ class OpenAiRoutes:
 
         def submit(found: tuple[Answer, list[Asked], bool]) -> None:
             answer, requests, stream = found
-            kind = StreamGroup if stream else DocumentGroup
-            self._submit(kind(answer, exchange, wanted_report(request)), requests, request, exchange)
+            report = wanted_report(request)
+            group = StreamGroup(answer, exchange, report) if stream else DocumentGroup(answer, exchange, report, write)
+            self._submit(group, requests, request, exchange)
+
+        def write(document: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
+            self._long.do(lambda _: document(), then, request, exchange, openai_error)
 
         self._read_and(read, submit, request, exchange)
 

@@ -121,8 +121,8 @@ class Answer(ABC):
         self._usage = Usage()
         self._counted: set[int] = set()
         self._open = prompts
-        self._held = 0
-        """Bytes of log-probabilities."""
+        self.held = 0
+        """Bytes of log-probabilities that are kept."""
 
     @property
     def over(self) -> bool:
@@ -164,8 +164,8 @@ class Answer(ABC):
         return self._written(choice, delta)
 
     def _hold(self, piece: Piece) -> None:
-        self._held += sum(map(len, piece.log_probs)) + sum(map(len, piece.prompt_log_probs))
-        if self._held > _MOST_LOG_PROBS:
+        self.held += sum(map(len, piece.log_probs)) + sum(map(len, piece.prompt_log_probs))
+        if self.held > _MOST_LOG_PROBS:
             raise InvalidArgumentError(
                 f"the log-probabilities of the answer have more than {_MOST_LOG_PROBS >> 20} MiB; ask for fewer "
                 "alternatives, tokens or prompts"

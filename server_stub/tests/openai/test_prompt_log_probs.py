@@ -1,6 +1,7 @@
 """Log-probabilities of prompts, as harnesses that score texts ask for them: ``echo`` with ``logprobs``, and vLLM's
 ``prompt_logprobs``."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tokenizers
 from openai import BadRequestError, OpenAI
+from repoagent_server.openai.answer import ChoicesAnswer
 
 from .conftest import Token, user
 
@@ -125,6 +127,22 @@ def test_a_chat_has_them_once_for_all_choices(http: httpx.Client, wanted: Any) -
     assert len(entries) == made["usage"]["prompt_tokens"]
     assert [ids[0] for ids in ids_of(entries[-3:])] == [ids[0] for ids in ids_of(wanted[-3:])]
     assert all(1 <= each["rank"] <= 99 for entry in entries[1:] for each in entry.values())
+
+
+def test_many_are_written_beside_the_event_loop(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    write = ChoicesAnswer.document
+
+    def document(answer: ChoicesAnswer) -> bytes:
+        threads.append(threading.current_thread().name)
+        return write(answer)
+
+    monkeypatch.setattr(ChoicesAnswer, "document", document)
+    text, body = "12+34:46, " * 8, {"model": "sums", "max_tokens": 0, "prompt_logprobs": 20}
+    (few,) = http.post("/v1/completions", json={**body, "prompt": text}).json()["choices"]
+    many = http.post("/v1/completions", json={**body, "prompt": [text] * 16}).json()["choices"]
+    assert [each["prompt_logprobs"] for each in many] == [few["prompt_logprobs"]] * 16
+    assert threads[0] != threads[1]
 
 
 def test_none_of_the_others_leaves_the_token_of_the_prompt(http: httpx.Client, wanted: Any) -> None:
