@@ -70,7 +70,7 @@ def declared_dimensions() -> Any:
 
 def squeezed() -> Any:
     """Each of the dimensions is looked for among those to take away."""
-    weights = [numbers("s", [1] * 200_000), numbers("axes", range(1, 200_000))]
+    weights = [numbers("s", [1] * 800_000), numbers("axes", range(1, 800_000))]
     return make_model([node("Reshape", "x s", "r"), node("Squeeze", "r axes", "y")], X, Y, weights)
 
 

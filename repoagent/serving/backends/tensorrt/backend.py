@@ -114,11 +114,11 @@ class TensorRtBackend:
         """``platform``: where plans run; found out when the first model needs it if not given."""
         settings = settings or {}
         warn_of_unknown("tensorrt", settings, _SETTINGS)
-        host_code = settings.get("allow-host-code", "false").lower()
+        host_code = str(settings.get("allow-host-code", "false")).lower()
         if host_code not in ("true", "false"):
             raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
         self._allow_host_code = host_code == "true"
-        self._cache_directory = settings.get("runtime-cache-directory", "")
+        self._cache_directory = str(settings.get("runtime-cache-directory", ""))
         self._platform = platform
         self._lock = threading.Lock()
 
