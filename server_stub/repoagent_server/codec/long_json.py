@@ -24,6 +24,7 @@ LONG_JSON: Final = 1 << 18
 """Documents from this size, in bytes, are better read here and on a thread."""
 
 _WINDOW: Final = 1 << 18
+_SHORT: Final = 1 << 9
 _SPACE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _NOT_SPACE: Final = re.compile(rb"[^ \t\r\n]")
@@ -185,7 +186,9 @@ class _Reader:
         while True:
             self._look()
             window = bytes(self._data[position : position + _WINDOW])
-            cut = _cut(window, depth)
+            cut = _cut(window[:_SHORT], depth)  # What follows a short array, such as a shape, is not looked at.
+            if cut.depth or not cut.size:
+                cut = _cut(window, depth)
             if cut.deepest > self._frame.depth:
                 raise too_deep(self._frame.depth)
             if cut.size == 0 and not window.strip(b"[" + _SPACE):
@@ -202,7 +205,7 @@ class _Reader:
                     return piece, position
                 values.nested |= cut.deepest > 1
                 depth = cut.depth
-            values.add(_leaves(piece))
+            values.add(_leaves(piece) if values.nested else piece)
             position, depth = self._over_brackets(position, depth)
             if depth == 0:
                 return values, position
@@ -325,19 +328,24 @@ def _cut(window: bytes, depth: int) -> _Cut:
     """Find the end of the array that begins ``depth`` arrays above ``window``, or the last comma between its values."""
     outside = _without_texts(window)
     marks = np.frombuffer(outside, np.uint8)
-    depths = depth + np.cumsum((marks == _OPEN).astype(np.int32) - (marks == _CLOSE))
+    brackets = np.flatnonzero((marks == _OPEN) | (marks == _CLOSE))
+    depths = depth + np.cumsum(np.where(marks[brackets] == _OPEN, 1, -1))  # behind each of them
+
+    def behind(place: int) -> int:
+        before = int(np.searchsorted(brackets, place, side="right"))
+        return int(depths[before - 1]) if before else depth
+
     ends = np.flatnonzero(depths == 0)
     if ends.size:
-        end = int(ends[0]) + 1
-        return _Cut(end, 0, int(depths[:end].max(initial=depth)))
-    commas = np.flatnonzero(marks == _COMMA)
+        return _Cut(int(brackets[ends[0]]) + 1, 0, int(depths[: ends[0]].max(initial=depth)))
+    comma = outside.rfind(b",")
     deepest = int(depths.max(initial=depth))
-    if commas.size:
-        return _Cut(int(commas[-1]), int(depths[commas[-1]]), deepest)
+    if comma >= 0:
+        return _Cut(comma, behind(comma), deepest)
     value = outside.rstrip(_SPACE)
     if len(value) < len(window) and value.strip(b"[" + _SPACE):
-        return _Cut(len(value), int(depths[len(value) - 1]), deepest)
-    return _Cut(0, int(depths[-1]), deepest)
+        return _Cut(len(value), behind(len(value) - 1), deepest)
+    return _Cut(0, behind(len(window)), deepest)
 
 
 def _without_texts(window: bytes) -> bytes:

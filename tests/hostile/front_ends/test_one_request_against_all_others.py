@@ -152,7 +152,8 @@ def test_a_client_that_goes_ends_the_reading_of_its_request(ways: Any, monkeypat
     cut: Callable[..., Any] = long_json._cut
 
     def slowly(window: bytes, depth: int) -> Any:
-        windows.append(len(window))
+        if len(window) > long_json._SHORT:
+            windows.append(len(window))
         reading.set()
         assert go_on.wait(120)
         return cut(window, depth)
