@@ -4,6 +4,7 @@ import gc
 import inspect
 import pickle
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from types import ModuleType
@@ -296,12 +297,20 @@ def test_what_cannot_be_widened_is_refused_by_name() -> None:
         adapters.LoraConfig(1, FrameworkTensor())
 
 
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """What is there already is neither collected nor counted."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
 def test_objects_that_are_gone_leave_nothing() -> None:
     """A server makes millions; the rule of a field of Response was once kept for each."""
     makers: list[partial[Any]] = [partial(cls, *arguments) for cls, arguments, _, _ in CLASSES]
     makers.append(partial(result.Response, 1, result.Result(), 7))
-    gc.collect()
-    gc.freeze()  # What is there already is neither collected nor counted.
     for make in makers:
         make()
         gc.collect()
