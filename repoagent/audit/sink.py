@@ -64,7 +64,7 @@ class Audit:
     went, ``actor`` who did it.
 
     Without an ``actor`` it is :func:`~repoagent.audit.sink.current_actor`. Every method may be called from any
-    thread.
+    thread. One that is not overridden goes to ``record``, so that nothing is lost in a log that only has that.
     """
 
     def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
@@ -73,12 +73,14 @@ class Audit:
         Raises:
             AuditError: the line cannot be written, and the operator wants nothing done without one.
         """
+        self.record(event, result, what, actor)
 
     def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """Record what has happened; returns when the line is written, or was counted as lost. Never raises."""
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """Record soon, from another thread: for an event loop, and for what strangers can cause. Never waits."""
+        self.record(event, result, what, actor)
 
 
 NO_AUDIT: Final = Audit()

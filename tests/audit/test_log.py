@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.audit import Actor, acting_as
+from repoagent.audit import Actor, Audit, acting_as
 from repoagent.audit.log import AuditLog
-from repoagent.audit.sink import AuditError
+from repoagent.audit.sink import AuditError, What
 from repoagent.audit.verification import verify
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from tests.audit.conftest import NewLog, documents
@@ -385,3 +385,17 @@ def test_a_log_that_is_removed_goes_on_in_a_new_file(
         AuditLog(written)
     log.close()
     assert verify([written]).head.seq == 3
+
+
+def test_a_log_that_only_records_loses_no_event() -> None:
+    class Events(Audit):
+        def __init__(self) -> None:
+            self.taken: list[str] = []
+
+        def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+            self.taken.append(event)
+
+    events = Events()
+    events.demand("load", "begun", {})
+    events.note("access", "denied", {})
+    assert events.taken == ["load", "access"]
