@@ -37,8 +37,8 @@ class DraftTargetDecodingConfig:
 
     ``max_draft_len``: tokens that are guessed for one step of the model. ``speculative_model_dir``: the draft model's
     decoder folder, of the same vocabulary. ``max_concurrency``: while more requests run, nothing is drafted (None: one
-    over a slab; on pages all, as far as guesses save more than they cost). ``runner_options``: how the draft model uses
-    the machine (None: as the model does).
+    over a slab; on pages as many as the pool holds at full length). ``runner_options``: how the draft model uses the
+    machine (None: as the model does).
     """
 
     max_draft_len: int

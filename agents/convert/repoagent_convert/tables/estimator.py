@@ -169,10 +169,8 @@ def _numbers(model: Any, random: Any, width: int, missing: bool) -> "Array":
     import numpy as np
 
     values = random.normal(size=(ROWS, width))
-    for one in parts(model):
-        known: Any = getattr(
-            one, "_fit_X", None
-        )  # among neighbours as far as each other, graph and library choose others
+    for one in parts(model):  # Among neighbours that are as far as each other, graph and library choose others.
+        known: Any = getattr(one, "_fit_X", None)
         if np.shape(known)[1:] == (width,):
             values[::2] = random.choice(known, ROWS // 2)
     for one in parts(model):
