@@ -17,7 +17,7 @@ from repoagent_llm import (
     SamplingConfig,
 )
 from repoagent_llm.runner.paged import PackedStep, PagedRunner
-from repoagent_llm.runner.protocol import Segment
+from repoagent_llm.runner.protocol import DecodeRound, Segment
 from repoagent_llm.types.executor_errors import CheckError
 
 from llm.tests.fake_packed import FakePacked
@@ -48,7 +48,7 @@ def test_on_pages_one_run_verifies_the_guesses_of_all_requests() -> None:
         ids = executor.enqueue_requests(requests)
         texts = [responses[0].result.output_token_ids[0] for responses in executor.await_responses(ids, LIMIT)]
     assert all(text[-5:] in [[(start + i) % 5 + 1 for i in range(5)] for start in range(5)] for text in texts)
-    assert len(steps) < 40  # 60 without guesses
+    assert len(steps) < 48  # 60 without guesses
     assert max(steps[1:]) > 3  # of several requests in one run
     assert runner.pool.busy == 0
 
@@ -208,6 +208,13 @@ def test_beams_go_on_beside_it() -> None:
     request = Request([1], 9, sampling_config=SamplingConfig(2))
     (beams,) = _run(_config(max_beam_width=2), table_logits(ROUND, 32), request)
     assert len(beams.output_token_ids) == 2
+
+
+def test_without_guesses_a_step_is_the_same_as_without_lookahead() -> None:
+    kinds: list[type] = []
+    new = table_logits({token: token + 1 for token in range(1, 31)}, 32)
+    _run(_config(), new, *[Request([1], 20) for _ in range(2)], before_step=lambda step: kinds.append(type(step)))
+    assert kinds[1:].count(DecodeRound) > 15
 
 
 def test_a_crowd_is_not_drafted(steps: Steps) -> None:

@@ -298,11 +298,11 @@ class Drafting:
 
     def _look_ahead(self, task: Task, lookahead: Lookahead, least: float) -> list[int]:
         sequence = task.group.sequences[0]
-        most = task.max_new_tokens - sequence.generated - 1
-        if self._packed and lookahead.knows(sequence.tokens):
+        found = lookahead.propose(sequence.tokens, task.max_new_tokens - sequence.generated - 1)
+        if found and self._packed:
             length = self._lengths.setdefault(task.id, DraftLength(lookahead.longest))
-            most = min(most, length.take(least))
-        return lookahead.propose(sequence.tokens, most)
+            del found[length.take(least) :]
+        return found
 
     def settle(self, task: Task, sequence: TokenSequence, counts: IterationCounts) -> None:
         """Forget what was computed for drafts that were wrong, and count."""

@@ -32,7 +32,7 @@ def choose_shortcuts(task: Task, vocab_size: int, decoding: DecodingConfig | Non
     task.draftable = _is_draftable(task)
     task.lookahead = _lookahead(task, decoding)
     one = isinstance(group, SamplingGroup) and group.width == 1
-    task.steady = one and not (task.lookahead or task.extra_names)
+    task.steady = one and not task.extra_names
     if _needs_no_logits(task):
         sampler = group.sequences[0].sampler
         task.plain = sampler.greedy and not task.rules.active
