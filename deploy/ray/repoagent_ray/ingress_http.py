@@ -165,13 +165,16 @@ class _Passes:
             name, streams = found
             self._forward.openai(request, name, exchange, streams, self._inference)
 
+        def fail(error: Exception) -> None:
+            exchange.respond(openai_error(error))
+
         if len(request.body) >= LONG_JSON:
-            self._long.do(lambda _: _head(request), go_on, request, exchange, openai_error)
+            self._long.do(lambda _: _head(request), go_on, request, exchange, fail)
             return
         try:
             go_on(_head(request))
         except Exception as error:
-            exchange.respond(openai_error(error))
+            fail(error)
 
 
 def _head(request: Request) -> tuple[str, bool]:

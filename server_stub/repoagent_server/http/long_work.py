@@ -1,7 +1,6 @@
 """Work on large requests and answers that would keep an event loop from everybody else."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -9,7 +8,7 @@ from traceback import clear_frames
 from typing import Final, TypeVar
 
 from repoagent.errors import CancelledError
-from repoagent_server.http.messages import Exchange, Request, Response
+from repoagent_server.http.messages import Exchange, Request
 from repoagent_server.http.service import answer_to
 
 _T = TypeVar("_T")
@@ -35,28 +34,20 @@ class LongWork:
         then: Callable[[_T], None],
         request: Request,
         exchange: Exchange,
-        refuse: Callable[[Exception], Response] | None = None,
+        fail: Callable[[Exception], None] | None = None,
     ) -> None:
         """Call ``work`` on the thread, with what it should call now and then, and ``then`` on the loop.
 
-        What it is given raises once the client has gone. An error, of either, is the answer to ``request``, which
-        ``refuse`` writes.
+        What it is given raises once the client has gone. ``fail`` gets an error, of either; without it, that is the
+        answer to ``request``.
         """
-        gone = threading.Event()
-        exchange.on_cancel = gone.set
-
-        turn = time.monotonic()
+        look = _Look(exchange)
 
         def answer(error: Exception) -> None:
-            exchange.respond(answer_to(error, request) if refuse is None else refuse(error))
-
-        def look() -> None:
-            nonlocal turn
-            if gone.is_set():
-                raise CancelledError("the client has gone")
-            if time.monotonic() - turn > _TURN:
-                time.sleep(_PAUSE)  # or the event loop waits 5 ms for the interpreter at each of its steps
-                turn = time.monotonic()
+            if fail is None:
+                exchange.respond(answer_to(error, request))
+            else:
+                fail(error)
 
         def attempt() -> _T:
             look()
@@ -67,7 +58,7 @@ class LongWork:
                 raise
 
         def deliver(future: "Future[_T]") -> None:
-            exchange.on_cancel = None
+            look.end()
             try:
                 then(future.result())
             except Exception as error:
@@ -81,3 +72,28 @@ class LongWork:
             answer(error)
             return
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(deliver, done))
+
+
+class _Look:
+    """What work calls: it lets others have the interpreter, and ends what no client waits for any more."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._former, exchange.on_cancel = exchange.on_cancel, self._cancel
+        self._gone = False
+        self._turn = time.monotonic()
+
+    def __call__(self) -> None:
+        if self._gone:
+            raise CancelledError("the client has gone")
+        if time.monotonic() - self._turn > _TURN:
+            time.sleep(_PAUSE)  # or the event loop waits 5 ms for the interpreter at each of its steps
+            self._turn = time.monotonic()
+
+    def end(self) -> None:
+        self._exchange.on_cancel = self._former
+
+    def _cancel(self) -> None:
+        self._gone = True
+        if self._former is not None:
+            self._former()

@@ -1,7 +1,9 @@
 """Answers to OpenAI's API: what several requests to the core have brought, as one document or as events."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
@@ -10,10 +12,12 @@ from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers import inference
 from repoagent_server.http.generate import load_report
-from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
-from repoagent_server.openai.answer import Answer
+from repoagent_server.http.long_work import LongWork
+from repoagent_server.http.messages import EVENTS, Exchange, Request, Response, json_response
+from repoagent_server.openai.answer import Answer, log_prob_bytes
 from repoagent_server.openai.embeddings import VectorRequest, embedding_of, tokens_of
 from repoagent_server.openai.errors import error_object, status_of
+from repoagent_server.openai.tokenizing import TokenRequest
 
 logger: Final = logging.getLogger(__name__)
 
@@ -31,12 +35,17 @@ def openai_error(error: Exception | str, status: int | None = None) -> Response:
 class Group:
     """Several requests to the core with one answer. What comes after an error is dropped."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, request: Request, exchange: Exchange, long: LongWork) -> None:
+        """``long``: where a long answer to ``request`` is written."""
+        self._request = request
         self._exchange = exchange
+        self._long = long
         self.requests: Sequence[InferRequest] = ()
         self.failed = False
         self.served: InferResponse | None = None
         """The last response."""
+        self._later: deque[tuple[int, InferResponse | None, bool]] | None = None
+        """What comes while something is written beside the event loop; None if nothing is."""
 
     def cancel(self) -> None:
         """The client has gone, or does not want the rest."""
@@ -52,6 +61,9 @@ class Group:
         """Take a response to request ``number``."""
         if self.failed:
             return
+        if self._later is not None:
+            self._later.append((number, response, final))
+            return
         if response is not None:
             self.served = _after(self.served, response)
         try:
@@ -59,13 +71,32 @@ class Group:
                 raise response.error
             self._take(number, response, final)
         except Exception as error:
-            self.failed = True
-            if len(self.requests) > 1 or not final:
-                self.cancel()
-            self._fail(error)
+            self._give_up(error, running=len(self.requests) > 1 or not final)
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         raise NotImplementedError
+
+    def _write(self, size: int, write: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
+        """Call ``then`` with what ``write`` makes of ``size`` bytes; if they are many, beside the event loop."""
+        if size < LONG_JSON:
+            then(write())
+            return
+
+        def go_on(written: bytes) -> None:
+            later, self._later = self._later or (), None
+            then(written)
+            for one in later:
+                self.deliver(*one)
+
+        self._later = deque()
+        self._long.do(lambda _: write(), go_on, self._request, self._exchange, self._give_up)
+
+    def _give_up(self, error: Exception, running: bool = True) -> None:
+        """Answer ``error``; ``running``: whether there may be requests to cancel."""
+        self.failed, self._later = True, None
+        if running:
+            self.cancel()
+        self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._respond(openai_error(error))
@@ -97,46 +128,40 @@ class Part(inference.Answer):
         self._group.deliver(self._number, response, final)
 
 
-class DocumentGroup(Group):
-    """Texts as one document. ``write`` has a long one made beside the event loop, and hands it over."""
+class TextGroup(Group):
+    """Texts, as ``answer`` writes them. ``report``: the form of report that the client wants of the server's load."""
 
     def __init__(
-        self,
-        answer: Answer,
-        exchange: Exchange,
-        report: bytes | None,
-        write: Callable[[Callable[[], bytes], Callable[[bytes], None]], None],
+        self, answer: Answer, report: bytes | None, request: Request, exchange: Exchange, long: LongWork
     ) -> None:
-        super().__init__(exchange)
+        super().__init__(request, exchange, long)
         self._answer = answer
         self._report = report
-        self._write = write
+
+
+class DocumentGroup(TextGroup):
+    """Texts as one document."""
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         self._answer.take(number, response, final=final)
-        if not self._answer.over:
-            return
-        if self._answer.held < LONG_JSON:
-            self._finish(self._answer.document())
-        else:
-            self._write(self._answer.document, self._finish)
+        if self._answer.over:
+            self._write(self._answer.held, self._answer.document, self._finish)
 
     def _finish(self, document: bytes) -> None:
         headers = load_report(self._report)
         self._respond(Response(200, document, headers=headers, tokens=self._answer.tokens))
 
 
-class StreamGroup(Group):
+class StreamGroup(TextGroup):
     """Texts as events, each sent when it comes; the first response sets the status."""
 
-    def __init__(self, answer: Answer, exchange: Exchange, report: bytes | None) -> None:
-        super().__init__(exchange)
-        self._answer = answer
-        self._report = report
-        self._head: Response | None = None
+    _head: Response | None = None
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
-        events = self._answer.take(number, response, final=final)
+        size = log_prob_bytes(response) if response is not None else 0
+        self._write(size, partial(self._answer.take, number, response, final=final), self._send)
+
+    def _send(self, events: bytes) -> None:
         if self._head is None and (events or self._answer.over):
             headers = [(b"Cache-Control", b"no-cache"), *load_report(self._report)]
             self._head = Response(200, content_type=EVENTS, headers=headers, served=self.served)
@@ -160,22 +185,22 @@ class StreamGroup(Group):
 
 
 class SingleGroup(Group):
-    """One response as what ``write`` makes of it."""
+    """One response as what ``asked`` makes of it."""
 
-    def __init__(self, write: Callable[[InferResponse], bytes], exchange: Exchange) -> None:
-        super().__init__(exchange)
-        self._write = write
+    def __init__(self, asked: TokenRequest, request: Request, exchange: Exchange, long: LongWork) -> None:
+        super().__init__(request, exchange, long)
+        self._asked = asked
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         if final and self.served is not None:
-            self._respond(Response(200, self._write(self.served)))
+            self._respond(Response(200, self._asked.document(self.served)))
 
 
 class VectorGroup(Group):
     """What is made of embeddings, as one document."""
 
-    def __init__(self, asked: VectorRequest, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, asked: VectorRequest, request: Request, exchange: Exchange, long: LongWork) -> None:
+        super().__init__(request, exchange, long)
         self._asked = asked
         self._vectors: dict[int, Array] = {}
         self._tokens = 0
@@ -190,5 +215,8 @@ class VectorGroup(Group):
             if len(self._vectors) < len(self._asked.texts):
                 raise InternalError(f"model '{self._asked.model}' has answered without an output")
             vectors = [self._vectors[index] for index in range(len(self._vectors))]
-            tokens = (self._tokens, 0) if self._tokens else None
-            self._respond(Response(200, self._asked.document(vectors, self._tokens), tokens=tokens))
+            size = sum(vector.nbytes for vector in vectors)
+            self._write(size, partial(self._asked.document, vectors, self._tokens), self._finish)
+
+    def _finish(self, document: bytes) -> None:
+        self._respond(Response(200, document, tokens=(self._tokens, 0) if self._tokens else None))

@@ -238,12 +238,9 @@ class OpenAiRoutes:
 
         def submit(found: tuple[Answer, list[Asked], bool]) -> None:
             answer, requests, stream = found
-            report = wanted_report(request)
-            group = StreamGroup(answer, exchange, report) if stream else DocumentGroup(answer, exchange, report, write)
+            kind = StreamGroup if stream else DocumentGroup
+            group = kind(answer, wanted_report(request), request, exchange, self._long)
             self._submit(group, requests, request, exchange)
-
-        def write(document: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
-            self._long.do(lambda _: document(), then, request, exchange, openai_error)
 
         self._read_and(read, submit, request, exchange)
 
@@ -259,7 +256,7 @@ class OpenAiRoutes:
 
         def submit(found: tuple[VectorRequest, list[Asked]]) -> None:
             asked, requests = found
-            self._submit(VectorGroup(asked, exchange), requests, request, exchange)
+            self._submit(VectorGroup(asked, request, exchange, self._long), requests, request, exchange)
 
         self._read_and(read, submit, request, exchange)
 
@@ -273,7 +270,7 @@ class OpenAiRoutes:
 
         def submit(found: tuple[TokenRequest, Asked]) -> None:
             asked, to_model = found
-            self._submit(SingleGroup(asked.document, exchange), [to_model], request, exchange)
+            self._submit(SingleGroup(asked, request, exchange, self._long), [to_model], request, exchange)
 
         self._read_and(read, submit, request, exchange)
 
@@ -303,13 +300,16 @@ class OpenAiRoutes:
                 raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
             return read(_parsed(request))
 
+        def fail(error: Exception) -> None:
+            exchange.respond(openai_error(error))
+
         if len(request.body) >= LONG_JSON:
-            self._long.do(reading, submit, request, exchange, openai_error)
+            self._long.do(reading, submit, request, exchange, fail)
             return
         try:
             submit(reading())
         except Exception as error:
-            exchange.respond(openai_error(error))
+            fail(error)
 
     def _submit(self, group: Group, requests: Sequence[Asked], request: Request, exchange: Exchange) -> None:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)

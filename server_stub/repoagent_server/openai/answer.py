@@ -15,7 +15,9 @@ from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.sampling import Sampling
 from repoagent_server.openai.tools import Tools
 
-_TEXT = "text_output"
+_TEXT: Final = "text_output"
+_LOG_PROBS: Final = "token_log_probs"
+_OF_PROMPT: Final = "prompt_token_log_probs"
 _MOST_LOG_PROBS: Final = 1 << 25
 """Bytes of them in one document: others wait while it is written."""
 
@@ -45,7 +47,7 @@ def pieces_of(response: InferResponse) -> list[Piece]:
     """What a response brings: one text, or one of each sequence."""
     texts, reasons = _elements(response, _TEXT), _elements(response, "finish_reason")
     stops = _elements(response, "stop_token_id")
-    log_probs = _documents(response, "token_log_probs")
+    log_probs = _documents(response, _LOG_PROBS)
     first = _number(response, "sequence_index")
     read, made = _number(response, "num_input_tokens"), _number(response, "num_output_tokens")
     return [
@@ -56,13 +58,18 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             read,
             0 if place else made,
             () if place else log_probs,
-            () if place else _documents(response, "prompt_token_log_probs"),
+            () if place else _documents(response, _OF_PROMPT),
             _number(response, "num_cached_tokens"),
             bool(_number(response, "reasoning_open")),
             int(stops[place]) if place < len(stops) and stops[place] >= 0 else None,
         )
         for place, text in enumerate(texts)
     ]
+
+
+def log_prob_bytes(response: InferResponse) -> int:
+    """How many bytes of log-probabilities a response brings, which take long to write."""
+    return sum(len(entry) for name in (_LOG_PROBS, _OF_PROMPT) for entry in _elements(response, name))
 
 
 def _elements(response: InferResponse, name: str) -> list[Any]:

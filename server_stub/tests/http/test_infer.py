@@ -185,7 +185,7 @@ def test_an_answer_names_the_receipt_of_what_answered(core: Any, client: httpx.C
 
 
 def test_an_answer_of_several_requests_names_the_receipts_of_all_loads() -> None:
-    group = Group(cast(Any, None))
+    group = Group(*cast(Any, [None] * 3))
     group._take = lambda *_: None  # type: ignore[method-assign]
     for number, receipt in enumerate(("sha256:0a", "", "sha256:0b", "sha256:0a")):
         group.deliver(number, _answer(receipt=receipt), True)

@@ -1,7 +1,9 @@
 """Log-probabilities of prompts, as harnesses that score texts ask for them: ``echo`` with ``logprobs``, and vLLM's
 ``prompt_logprobs``."""
 
+import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import tokenizers
 from openai import BadRequestError, OpenAI
 from repoagent_server.openai.answer import ChoicesAnswer
+from repoagent_server.openai.completion_request import CompletionForm
 
 from .conftest import Token, user
 
@@ -143,6 +146,46 @@ def test_many_are_written_beside_the_event_loop(http: httpx.Client, monkeypatch:
     many = http.post("/v1/completions", json={**body, "prompt": [text] * 16}).json()["choices"]
     assert [each["prompt_logprobs"] for each in many] == [few["prompt_logprobs"]] * 16
     assert threads[0] != threads[1]
+
+
+MANY: Any = {"model": "sums", "prompt": ["12+34:46, " * 8] * 16, "echo": True, "logprobs": 20}
+MANY |= {"max_tokens": 3, "temperature": 0}
+
+
+def test_a_stream_that_echoes_many_lets_the_loop_answer_others(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing overtakes what is written beside the loop: the texts are those of the whole answer."""
+    take, beside, answered = ChoicesAnswer.take, threading.Event(), threading.Event()
+
+    def taken(answer: ChoicesAnswer, *arguments: Any, **more: Any) -> bytes:
+        if threading.current_thread().name != "http":
+            beside.set()
+            assert answered.wait(60)
+        return take(answer, *arguments, **more)
+
+    monkeypatch.setattr("repoagent_server.http.openai_answers.LONG_JSON", 1 << 12)
+    monkeypatch.setattr(ChoicesAnswer, "take", taken)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(http.post, "/v1/completions", json={**MANY, "stream": True})
+        assert beside.wait(60)
+        assert http.get("/v2/health/live").status_code == 200
+        answered.set()
+        lines = asking.result().text.splitlines()
+    monkeypatch.undo()
+    found = [""] * 16
+    for line in lines:
+        for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else ():
+            found[choice["index"]] += choice["text"]
+    assert found == [choice["text"] for choice in http.post("/v1/completions", json=MANY).json()["choices"]]
+
+
+def test_what_fails_beside_the_loop_is_an_error_of_openai(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repoagent_server.http.openai_answers.LONG_JSON", 0)
+    monkeypatch.setattr(CompletionForm, "_echoed", lambda *_: 1 / 0)
+    for stream in (False, True):
+        response = http.post("/v1/completions", json={**MANY, "stream": stream})
+        assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
 
 
 def test_none_of_the_others_leaves_the_token_of_the_prompt(http: httpx.Client, wanted: Any) -> None:
