@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.installed import keep_entry_points
 from tests.warm import Warm
+from tests.warm_models import WarmModels
 
 keep_entry_points()
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -84,6 +85,20 @@ def warm() -> Iterator[Warm]:
     warm = Warm()
     yield warm
     warm.close()
+
+
+@pytest.fixture(scope="session")
+def warm_models() -> Iterator[WarmModels]:
+    """What processes of Python models are forked off, one for all tests of this process."""
+    warm = WarmModels()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def forked_models(warm_models: WarmModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of Python models are forked, see ``tests/warm_models.py``."""
+    warm_models.replace_processes(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from repoagent.serving.scheduling.ahead import AheadScheduler
 from tests.hostile.conftest import NewCore
 from tests.hostile.fake_child import ECHO, Answers, answering_loop, output, request, write_child, write_echo
 
+pytestmark = pytest.mark.usefixtures("forked_models")
 HANGS = "print('a line that no one can log'); threading.Event().wait()"
 # It ends when all of them do so, or not at all.
 TOGETHER = """

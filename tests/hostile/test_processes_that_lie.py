@@ -14,6 +14,7 @@ from repoagent.serving.scheduling.ahead import AheadScheduler
 from tests.hostile.conftest import NewCore
 from tests.hostile.fake_child import Answers, answering_loop, request, write_child, write_echo
 
+pytestmark = pytest.mark.usefixtures("forked_models")
 MODEL = """
 class TritonPythonModel:
     STATIC

@@ -21,6 +21,7 @@ from repoagent.serving.requests.request import InferResponse
 from tests.hostile.conftest import NewCore
 from tests.hostile.fake_child import CONFIG, ECHO, output, request, write_child
 
+pytestmark = pytest.mark.usefixtures("forked_models")
 MODEL = """
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor

@@ -143,6 +143,11 @@ class Running:
         return str(error)
 
 
+@pytest.fixture(autouse=True)
+def forked(forked_models: None) -> None:
+    """Processes of models are forked; a file that has a fixture of this name starts them."""
+
+
 @pytest.fixture
 def write_model(tmp_path: Path) -> Callable[[str], Path]:
     """Write a model.py whose top imports the utilities as pb_utils."""

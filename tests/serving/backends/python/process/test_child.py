@@ -17,6 +17,12 @@ from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.requests.tensor import Tensor
 
+
+@pytest.fixture
+def forked() -> None:
+    """Processes are started here, not forked."""
+
+
 CONFIG = """
 backend: "python" parameters {{ key: "EXECUTION" value {{ string_value: "process" }} }}
 model_transaction_policy {{ decoupled: {decoupled} }}

@@ -228,12 +228,15 @@ class TritonPythonModel:
 
 SERVER = """
 import sys
+from threading import Thread
 import numpy as np
 from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 with ServingCore(CoreOptions(repositories=(sys.argv[1],), repoagent_directory=None)) as core:
-    core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.zeros(1, np.float32))})))
+    for name in sys.argv[2:]:
+        request = InferRequest(Asked(name, {"x": Tensor.of(np.zeros(1, np.float32))}))
+        Thread(target=core.infer, args=(request,)).start()
 """
 
 SERVED = """
@@ -242,14 +245,16 @@ input { name: "x" data_type: TYPE_FP32 dims: [1] } output { name: "y" data_type:
 """
 
 
-@pytest.mark.parametrize("library", ["CDLL", "PyDLL"])
-def test_the_processes_end_with_a_server_that_is_killed(write_model: Any, tmp_path: Path, library: str) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    directory = write_model(WAITING.format(pipe=str(pipe), library=library), "models/m")
-    (directory / "config.pbtxt").write_text(SERVED)
-    with subprocess.Popen([sys.executable, "-c", SERVER, directory.parent], stderr=subprocess.DEVNULL) as server:
-        pidfd = os.pidfd_open(int(pipe.read_text()))
+def test_the_processes_end_with_a_server_that_is_killed(write_model: Any, tmp_path: Path) -> None:
+    libraries = ("CDLL", "PyDLL")
+    for library in libraries:
+        os.mkfifo(tmp_path / library)
+        directory = write_model(WAITING.format(pipe=str(tmp_path / library), library=library), f"models/{library}")
+        (directory / "config.pbtxt").write_text(SERVED)
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "models"), *libraries]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        pidfds = [os.pidfd_open(int((tmp_path / library).read_text())) for library in libraries]
         server.kill()
-        assert gone(pidfd)
-        os.close(pidfd)
+        for pidfd in pidfds:
+            assert gone(pidfd)
+            os.close(pidfd)

@@ -13,6 +13,12 @@ from repoagent.serving.backends.python.backend import PythonBackend
 from repoagent.serving.backends.python.process.child_process import ChildProcess, Program
 from repoagent.serving.instances.backend import InstanceSpec
 
+
+@pytest.fixture
+def forked() -> None:
+    """Processes are started here, not forked."""
+
+
 CONFIG = """
 name: "m" backend: "python" instance_group { name: "m_0" count: 3 kind: KIND_CPU }
 parameters { key: "EXECUTION" value { string_value: "process" } }
