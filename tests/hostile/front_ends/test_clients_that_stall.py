@@ -81,6 +81,8 @@ def test_the_server_ends_connections_that_stall(start_ways: Any, sent: int) -> N
 __all__ = ["world"]
 _DESCRIPTORS: Final = 512
 _CONNECTIONS: Final = 640
+_AT_ONCE: Final = 8
+"""Half as many as may wait to be accepted by a server of so few descriptors."""
 _PORTS: Final = ("http", "grpc", "metrics")
 _READY: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -97,15 +99,52 @@ def server(world: World) -> Iterator[Server]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+class _Used:
+    """A client of every port that asks now and then, and keeps its connection.
+
+    When it is answered, others are accepted in the same turn of the loop. Of more than may wait for that, the system
+    would drop some, whose clients try again after a second or two.
+    """
+
+    def __init__(self, server: Server, stack: ExitStack) -> None:
+        address = "127.0.0.1"
+        self._http = {
+            port: stack.enter_context(closing(http.client.HTTPConnection(address, server.port(port), timeout=PATIENCE)))
+            for port in ("http", "metrics")
+        }
+        for client in self._http.values():
+            client.connect()
+        self._numbers = {port: client.sock.fileno() for port, client in self._http.items()}
+        self._channel = stack.enter_context(_channel(server))
+
+    def ask(self, port: str) -> None:
+        if port == "grpc":
+            _assert_ready(self._channel)
+            return
+        client = self._http[port]
+        client.request("GET", "/v2/health/live" if port == "http" else "/metrics")
+        with client.getresponse() as answer:
+            answer.read()
+            assert (answer.status, client.sock.fileno()) == (200, self._numbers[port]), "who asks keeps the connection"
+
+
 def _serves(server: Server) -> None:
     """A new connection to every port is answered."""
     for port, path in (("http", "/v2/health/ready"), ("metrics", "/metrics")):
         with closing(http.client.HTTPConnection("127.0.0.1", server.port(port), timeout=PATIENCE)) as client:
             client.request("GET", path)
             assert client.getresponse().status == 200
-    with grpc.insecure_channel(f"127.0.0.1:{server.port('grpc')}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        ready = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerReady
-        assert ready(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready
+    with _channel(server) as channel:
+        _assert_ready(channel)
+
+
+def _channel(server: Server) -> grpc.Channel:
+    return grpc.insecure_channel(f"127.0.0.1:{server.port('grpc')}", [("grpc.use_local_subchannel_pool", 1)])
+
+
+def _assert_ready(channel: grpc.Channel) -> None:
+    ready = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerReady
+    assert ready(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready
 
 
 @pytest.mark.parametrize(
@@ -115,16 +154,14 @@ def _serves(server: Server) -> None:
 )
 def test_others_are_served_while_connections_are_held(server: Server, port: str, sent: bytes) -> None:
     with ExitStack() as stack:
-        used = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port("http"))))
-        used.connect()
-        number = used.sock.fileno()
+        used = _Used(server, stack)
         for count in range(_CONNECTIONS):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port(port)), PATIENCE))
             idle.sendall(sent)
+            if count % _AT_ONCE == 0:
+                used.ask(port)
             if count % 50 == 0:
-                used.request("GET", "/v2/health/live")
-                with used.getresponse() as answer:
-                    assert (answer.status, used.sock.fileno()) == (200, number), "who asks keeps the connection"
+                used.ask("http")
                 _serves(server)
         assert server.answer("plain") == [1, -2, 3, -4]
         _serves(server)
