@@ -7,11 +7,15 @@ variables an interpreter reads.
 """
 
 import contextlib
+import ctypes
+import fcntl
+import functools
 import gc
 import importlib
 import importlib.metadata
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,6 +26,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Final
 
 _MOST: Final = 1 << 17
@@ -39,7 +44,9 @@ _IMPORTED: Final = (
     "repoagent_server.program.serve_command",
     "repoagent_server.program.front_ends",
     "repoagent_server.program.program",
+    "repoagent_server.program.worker",
 )
+_MOST_FILES: Final = 32
 
 
 class Program:
@@ -136,14 +143,12 @@ class Warm:
         It writes where this process does, unless files or ``subprocess.PIPE`` are given.
         """
         texts = [*map(str, words)]
-        order = json.dumps([texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]).encode()
-        report, writing = os.pipe()
         (out, output), (err, errors) = map(_written_to, (stdout, stderr))
-        with open(os.devnull, "rb") as nothing:
-            socket.send_fds(self._orders, [order], [nothing.fileno(), out, err, writing])
-        for number in (writing, *([out] if output else []), *([err] if errors else [])):
+        order = ["repoagent.cli.main", texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]
+        pid, report = _ordered(self._orders, order, (out, err, self._orders.fileno()))
+        for number in (*([out] if output else []), *([err] if errors else [])):
             os.close(number)
-        return Program(texts, _number(report), report, output, errors)
+        return Program(texts, pid, report, output, errors)
 
     def run(
         self,
@@ -173,6 +178,26 @@ def _written_to(file: int | IO[Any]) -> tuple[int, IO[str] | None]:
     return file if isinstance(file, int) else file.fileno(), None
 
 
+def _ordered(orders: socket.socket, order: Sequence[Any], files: Sequence[int]) -> tuple[int, int]:
+    """Have a program forked; its number, and the descriptor from which its status will be read."""
+    report, writing = os.pipe()
+    with open(os.devnull, "rb") as nothing:
+        socket.send_fds(orders, [json.dumps(order).encode()], [writing, nothing.fileno(), *files])
+    os.close(writing)
+    return _number(report), report
+
+
+def _start_worker(orders: socket.socket, args: Sequence[str], **more: Any) -> Any:
+    """What a keeper calls in the place of ``subprocess.Popen``: the worker is forked off the warm process, too."""
+    if "user" in more:
+        return subprocess.Popen(args, **more)
+    *_, module, number = args
+    numbers, most = more["pass_fds"], resource.getrlimit(resource.RLIMIT_NOFILE)
+    order = [module, [number], more["env"], os.getcwd(), [os.getpid(), numbers, most]]
+    pid, report = _ordered(orders, order, (1, 2, *numbers))
+    return Program(args, pid, report, None, None)
+
+
 def _state(report: int, number: int) -> None:
     os.write(report, number.to_bytes(4, "little", signed=True))
 
@@ -194,41 +219,69 @@ def _serve(orders: socket.socket) -> None:
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.freeze()
     while True:
-        order, files, _, _ = socket.recv_fds(orders, 2 * _MOST, 4)
+        order, files, _, _ = socket.recv_fds(orders, 2 * _MOST, _MOST_FILES)
         if not order:
             return
         if not os.fork():
-            _begin(orders, *json.loads(order), *files)
+            _begin(orders, json.loads(order), *files)
             return
         for file in files:
             os.close(file)
         os.wait()
 
 
-def _begin(orders: socket.socket, words: Any, env: Any, cwd: str, *files: int) -> None:
+def _begin(orders: socket.socket, order: Sequence[Any], report: int, *files: int) -> None:
     """Become the program, while another process reports its number and its status."""
     if os.fork():
         os._exit(0)
     orders.close()
-    *standard, report = files
     program = os.fork()
     if program:
-        _state(report, program)
-        for file in (*standard, 0, 1, 2):
-            os.close(file)
-        _state(report, os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+        with contextlib.suppress(BrokenPipeError):  # It is not waited for any more.
+            _state(report, program)
+            for file in (*files, 0, 1, 2):
+                os.close(file)
+            _state(report, os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
         os._exit(0)
     os.close(report)
-    for number, file in enumerate(standard):
-        os.dup2(file, number)
-        os.close(file)
+    module, words, env, cwd, *of_worker = order
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.argv = ["repoagent", *words]
-    from repoagent.cli.main import main
+    if of_worker:
+        ((keeper, numbers, most),) = of_worker
+        _take(files, [0, 1, 2, *numbers])
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        ctypes.CDLL(None).prctl(15, worker_name(keeper).encode(), 0, 0, 0)
+    else:
+        _take(files[:3], [0, 1, 2])
+        _fork_workers(files[3])
+    importlib.import_module(module).main()
 
-    main()
+
+def _take(files: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give descriptors the ``numbers``, of which others may have some."""
+    away = [fcntl.fcntl(file, fcntl.F_DUPFD, max(*files, *numbers) + 1) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(away, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _fork_workers(orders: int) -> None:
+    """Have this program's workers forked, if it is a server that has some."""
+    os.set_inheritable(orders, False)
+    start = functools.partial(_start_worker, socket.socket(fileno=orders))
+    process = importlib.import_module("repoagent_server.processes.worker_process")
+    process.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": start})  # type: ignore[attr-defined]
+
+
+def worker_name(keeper: int) -> str:
+    """What the kernel calls the forked workers of a process: their parents wait for them only."""
+    return f"worker {keeper}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import pytest
 
 from server_stub.tests.serve.conftest import PROGRAM
 from tests.extent import in_full
-from tests.processes import children
+from tests.processes import children, runs
+from tests.warm import worker_name
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -76,13 +77,16 @@ def in_process(world: "World", name: str, code: str) -> None:
 
 def processes(server: "Server") -> list[int]:
     """The workers of ``server``."""
-    return sorted(pid for pid in children(server.process.pid) if _is_worker(pid))
+    keeper = server.process.pid
+    forked = {int(file.parent.name) for file in Path("/proc").glob("[0-9]*/comm") if _read(file) == worker_name(keeper)}
+    started = {pid for pid in children(keeper) if "program.worker" in _read(Path(f"/proc/{pid}/cmdline"))}
+    return sorted(filter(runs, forked | started))
 
 
-def _is_worker(pid: int) -> bool:
+def _read(file: Path) -> str:
     with suppress(FileNotFoundError, ProcessLookupError):
-        return b"program.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+        return file.read_text().rstrip()
+    return ""
 
 
 @contextmanager

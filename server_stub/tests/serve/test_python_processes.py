@@ -75,7 +75,8 @@ def test_what_a_model_has_started_ends_with_the_server(world: "World", execution
     code = STARTING.replace("OWN_PROCESS", repr(execution == "process")).replace("FILE", repr(str(found)))
     (directory / "1" / "model.py").write_text(code)
     (directory / "config.pbtxt").write_text(CONFIG)
-    server = world.serve("--load-model=starting", f"--backend-config=python,execution={execution}")
+    flags = (f"--backend-config=python,execution={execution}", "--exit-timeout-secs=2")  # One waits for its fork.
+    server = world.serve("--load-model=starting", *flags)
     started = json.loads(found.read_text())
     assert started["argv"] == [""], "the command line is the server's"
     with contextlib.ExitStack() as stack:

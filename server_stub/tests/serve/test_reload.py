@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import tritonclient.grpc as triton
 from server_stub.tests.serve.test_homes import ONE
 from server_stub.tests.serve.test_processes import ask, connections, processes
 from tests.extent import in_full
+from tests.warm import Warm
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -104,15 +104,10 @@ def test_where_no_new_worker_can_be_had_the_old_ones_stay(world: "World") -> Non
     assert server.stop() == 0
 
 
-def run_reload(place: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "repoagent", "reload", str(place)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_command_replaces_the_workers_of_a_ready_file(world: "World") -> None:
     server = world.serve("--processes=2", "--load-model=plain", "--exit-timeout-secs=10")
     before = processes(server)
-    answer = run_reload(server.ready)
+    answer = world.warm.run(["reload", server.ready])
     assert (answer.returncode, str(server.process.pid) in answer.stdout) == (0, True), answer.stderr
     server.until(lambda: "all worker processes have been replaced" in server.log, "the new workers")
     assert not set(before) & set(processes(server))
@@ -120,23 +115,23 @@ def test_the_command_replaces_the_workers_of_a_ready_file(world: "World") -> Non
 
 def test_a_server_without_workers_is_not_ended_by_it(world: "World") -> None:
     server = world.serve("--processes=1")
-    answer = run_reload(server.ready)
+    answer = world.warm.run(["reload", server.ready])
     assert answer.returncode == 1
     assert "--processes=N" in answer.stderr
     assert httpx.get(f"http://{server.address}/v2/health/ready").status_code == 200
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "there is no" in run_reload(tmp_path / "none").stderr
+def test_a_file_that_is_none_is_refused(warm: Warm, tmp_path: Path) -> None:
+    assert "there is no" in warm.run(["reload", tmp_path / "none"]).stderr
     for text in ("", "[]", '{"pid": -1}', '{"pid": "1"}', '{"pid": 1}'):
         (tmp_path / "ready").write_text(text)
-        answer = run_reload(tmp_path / "ready")
+        answer = warm.run(["reload", tmp_path / "ready"])
         assert answer.returncode == 1
         assert "is not what --ready-file writes" in answer.stderr
     ended = subprocess.Popen(["true"])
     ended.wait()
     (tmp_path / "ready").write_text(f'{{"pid": {ended.pid}}}')
-    assert "has ended" in run_reload(tmp_path / "ready").stderr
+    assert "has ended" in warm.run(["reload", tmp_path / "ready"]).stderr
 
 
 def test_a_model_whose_plaintext_was_wiped_is_replaced_too(world: "World") -> None:

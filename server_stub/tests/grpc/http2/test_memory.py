@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.processes import memory_of
+from tests.warm import Warm
 
 SIZE: Final = 96 << 20
-_PROGRAM: Final = "from repoagent.cli.main import main; main()"
 _MODEL: Final = """
 import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
@@ -28,7 +26,7 @@ class TritonPythonModel:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[int, int]]:
+def server(warm: Warm, tmp_path: Path) -> Iterator[tuple[int, int]]:
     """The port, and the process."""
     folder = tmp_path / "models" / "plus"
     (folder / "1").mkdir(parents=True)
@@ -38,12 +36,12 @@ def server(tmp_path: Path) -> Iterator[tuple[int, int]]:
         f'backend: "python"\ninput {{ name: "INPUT0" {tensor} }}\noutput {{ name: "OUTPUT0" {tensor} }}\n'
     )
     ready = tmp_path / "ready.json"
-    command = [sys.executable, "-c", _PROGRAM, "serve", "--model-repository", str(tmp_path / "models")]
+    command = ["serve", f"--model-repository={tmp_path / 'models'}"]
     command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
     command += [f"--workspace-directory={tmp_path / 'w'}"]
     command += [f"--grpc-max-message-size={2 * SIZE}"]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = warm.start(command, stdout=log, stderr=log)
     try:
         while not ready.exists():
             assert process.poll() is None, (tmp_path / "log").read_text()

@@ -9,8 +9,6 @@ import asyncio
 import json
 import random
 import struct
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +30,7 @@ from repoagent_server.grpc.http2.head import RequestHead, Stream
 from repoagent_server.shared.reserve import Reserve
 
 from tests.extent import in_full
+from tests.warm import Warm
 
 CONNECTIONS: Final = 100_000
 CALLS: Final = 1_000_000
@@ -343,24 +342,26 @@ async def _call(port: int, calls: int, seed: int, report: Report) -> None:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[int, int]]:
+def server(warm: Warm, folder: Path) -> Iterator[tuple[int, int]]:
     """The process and the gRPC port of a `repoagent serve` with the model ``add``, which adds one."""
     model = folder / "models" / "add" / "1" / "model.py"
     model.parent.mkdir(parents=True)
     model.write_text(ADD)
     (folder / "models" / "add" / "config.pbtxt").write_text(CONFIG)
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "repoagent", "serve", f"--model-repository={folder / 'models'}"]
+    command = ["serve", f"--model-repository={folder / 'models'}"]
     command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
     command += [f"--ready-file={ready}", f"--workspace-directory={folder / 'workspace'}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while not ready.exists():
-                assert process.poll() is None, "the server has ended"
-                time.sleep(0.02)
-            yield process.pid, json.loads(ready.read_text())["grpc"]["port"]
-        finally:
-            process.terminate()
+    with (folder / "log").open("w") as log:
+        process = warm.start(command, stdout=log, stderr=log)
+    try:
+        while not ready.exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.02)
+        yield process.pid, json.loads(ready.read_text())["grpc"]["port"]
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def resident(process: int) -> int:
@@ -368,10 +369,10 @@ def resident(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
 
 
-def soak(folder: Path, share: float, seed: int) -> Report:
+def soak(warm: Warm, folder: Path, share: float, seed: int) -> Report:
     """The first tenth is for warming up: memory counts from then on."""
     report, calls = Report(), int(CALLS * share)
-    with server(folder) as (process, port):
+    with server(warm, folder) as (process, port):
         asyncio.run(_call(port, calls // 10, seed, report))
         before = resident(process)
         asyncio.run(_call(port, calls - calls // 10, seed + 1, report))
@@ -390,8 +391,8 @@ def test_frames_of_any_kind_raise_nothing_and_leave_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_every_call_has_one_outcome_and_the_right_one(tmp_path: Path) -> None:
-    report = soak(tmp_path, in_full(1.0, otherwise=0.003), seed=0)
+def test_every_call_has_one_outcome_and_the_right_one(warm: Warm, tmp_path: Path) -> None:
+    report = soak(warm, tmp_path, in_full(1.0, otherwise=0.003), seed=0)
     print(report)
     assert report.faults == []
     assert min(report.outcomes[kind] for kind in ("answered", "cancelled", "streams")) > 0
