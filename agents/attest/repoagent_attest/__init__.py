@@ -19,7 +19,7 @@ def register_attestors() -> Mapping[str, str]:
 @hookimpl
 def register_key_providers() -> Mapping[str, str]:
     """Keys that sign where they are."""
-    return {"signer": "repoagent_attest.signers:reference"}
+    return {"signer": "repoagent_attest.attestor:reference"}
 
 
 @hookimpl

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from repoagent_attest.signers import Signer
+from repoagent_attest.attestor import Signer
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer._crypto_signer import CryptoSigner
 from securesystemslib.signer._key import SSlibKey
