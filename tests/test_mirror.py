@@ -30,7 +30,7 @@ def test_a_file_is_tested_by_the_file_of_its_name_and_by_those_that_import_it() 
 
 
 def test_a_file_without_tests_of_its_own_has_those_of_its_folder() -> None:
-    found = covering(Path("capi/repoagent_capi/tensors.py"))
+    found = covering(Path("capi/repoagent_capi/parameters.py"))
     assert Path("capi/tests/test_embedding.py") in found
     assert {one.parent for one in found} == {Path("capi/tests")}
 

@@ -1,13 +1,15 @@
-"""Servers of C programs: those of :mod:`repoagent_capi.triton_bindings`, by number."""
+"""Servers of C programs: those of :mod:`repoagent_capi.triton_bindings`, by number. And the log, which they share."""
 
 import json
 import logging
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.nested_text import read_json
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, MetricFormat, ModelControlMode, RateLimitMode
+from repoagent.server.logs import log_message as write_log
 from repoagent.server.logs import server_log
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent_capi._crossing import ffi, lib
@@ -153,6 +155,30 @@ def model_find(server: int, name: Any, version: int, model: Any) -> None:
     batching = served.config.dynamic_batching
     model.priority_levels = batching.priority_levels
     model.default_priority = batching.default_priority_level
+
+
+@crossing
+def log_message(level: int, file: Any, line: int, text: Any) -> None:
+    write_log(LogLevel(level), PurePath(as_text(file)).name, line, as_text(text))
+
+
+@crossing
+def log_is_enabled(level: int, enabled: Any) -> None:
+    enabled[0] = server_log().enabled(LogLevel(level))
+
+
+@crossing
+def log_set(setting: Any, text: Any, number: int) -> None:
+    options = ServerOptions()
+    match as_text(setting):
+        case "set_log_file":
+            options.set_log_file(as_text(text))
+        case "set_log_format":
+            options.set_log_format(LogFormat(number))
+        case "set_log_verbose":
+            options.set_log_verbose(number)
+        case flag:
+            getattr(options, flag)(bool(number))
 
 
 @crossing
