@@ -23,7 +23,7 @@ from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOp
 from repoagent_llm.builder import Precision, build
 
 from examples.executor.synthetic import synthetic_checkpoint
-from repoagent.serving.lifecycle.unloader import give_back_soon
+from repoagent.serving.lifecycle.load_pool import give_back_soon
 
 MEMORY = "/dev/shm"
 MIB = 1 << 20

@@ -37,7 +37,7 @@ from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from servers import repoagent
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.lifecycle.unloader import DELAY_SECONDS
+from repoagent.serving.lifecycle.load_pool import DELAY_SECONDS
 
 GROWTH_LIMIT = 1.6
 START_LIMIT = 2.0

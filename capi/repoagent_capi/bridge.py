@@ -63,19 +63,19 @@ def _check(error: int | None) -> None:
     raise error_of(code, text.decode(errors="surrogateescape"))
 
 
-def error_of_exception(error: BaseException) -> int | None:
+def _error_of_exception(error: BaseException) -> int | None:
     """A new error of Triton's; Triton deletes it."""
     code = error.code if isinstance(error, RepoAgentError) else ErrorCode.INTERNAL
     made: int | None = _error_new(int(code), (str(error) or type(error).__name__).encode(errors="surrogateescape"))
     return made
 
 
-def is_triton() -> bool:
+def _is_triton() -> bool:
     """Whether the server is Triton, and not this project's own, whose log takes what is logged here anyway."""
     return not hasattr(_library, "repoagent_core_install")
 
 
-class Handles:
+class _Handles:
     """One model that Triton calls an agent for."""
 
     def __init__(self, agent: int, model: int) -> None:
@@ -113,7 +113,7 @@ class Handles:
             _error_delete(_message_delete(message))
 
 
-class LogHandler(logging.Handler):
+class _LogHandler(logging.Handler):
     """Writes what this project logs into Triton's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -179,7 +179,7 @@ class _Bridge:
         resources.callback(loader.close)
         return loader
 
-    def act(self, name: str, handles: Handles, model: int, action: Action) -> None:
+    def act(self, name: str, handles: _Handles, model: int, action: Action) -> None:
         if action is Action.LOAD:
             self._chains[model] = self._load(name, handles)
             return
@@ -202,7 +202,7 @@ class _Bridge:
             self._names.pop(chain.location, None)
             chain.finish()
 
-    def _load(self, name: str, handles: Handles) -> LoadedChain:
+    def _load(self, name: str, handles: _Handles) -> LoadedChain:
         assert self._loader is not None
         kind, location = handles.location()
         if kind is not ArtifactType.FILESYSTEM:
@@ -253,11 +253,11 @@ def _call(name: bytes, agent: int, model: int, what: int) -> int | None:
             case -4:
                 _BRIDGE.model_finalize(model)
             case _:
-                _BRIDGE.act(name.decode(), Handles(agent, model), model, Action(what))
+                _BRIDGE.act(name.decode(), _Handles(agent, model), model, Action(what))
     except BaseException as error:
         if not isinstance(error, Exception):
             logger.exception("the agent tried to end the server")
-        return error_of_exception(error)
+        return _error_of_exception(error)
     return None
 
 
@@ -268,8 +268,8 @@ _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_v
 CALL_ADDRESS: Final = ctypes.cast(_FUNCTION, ctypes.c_void_p).value
 """What the library in Triton calls."""
 
-if is_triton():
+if _is_triton():
     _logger: Final = logging.getLogger("repoagent")
-    _logger.addHandler(LogHandler())
+    _logger.addHandler(_LogHandler())
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

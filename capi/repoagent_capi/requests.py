@@ -30,7 +30,7 @@ _RAW: Final = int(DataType.INVALID)
 _NOWHERE: Final[Mapping[str, int]] = {}
 
 
-def input_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
+def _input_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
     """An input of the core over the caller's memory; elements of BYTES are copied.
 
     Raises:
@@ -65,7 +65,7 @@ def _array(item: Any, dtype: "np.dtype[Any]") -> Any:
     return array if array.flags.aligned else array.copy()
 
 
-def fill_output(
+def _fill_output(
     output: Any, name: str, tensor: Tensor, kept: list[Any], addresses: Mapping[str, int] = _NOWHERE
 ) -> None:
     """``tensor`` as a ``core_output``; ``kept`` must live as long as it is used.
@@ -128,7 +128,7 @@ class Trace(TraceSteps):
         for name, tensor in tensors.items():
             kept: list[Any] = []
             output = ffi.new("core_output*")
-            fill_output(output[0], name, tensor, kept)
+            _fill_output(output[0], name, tensor, kept)
             lib.repoagent_trace_tensor(self._number, int(activity), output)
 
 
@@ -248,7 +248,7 @@ def _request(crossed: Any) -> InferRequest:
     for index in range(crossed.input_count):
         item = crossed.inputs[index]
         name = as_text(item.name)
-        inputs[name] = input_tensor(crossed, model, name, item)
+        inputs[name] = _input_tensor(crossed, model, name, item)
     flags = crossed.flags
     correlation: int | str = crossed.correlation_id
     if crossed.correlation_text:
@@ -284,7 +284,7 @@ def _response(response: InferResponse, places: OutputBuffers, kept: list[Any]) -
         outputs = ffi.new("core_output[]", len(response.outputs))
         kept.append(outputs)
         for index, (name, tensor) in enumerate(response.outputs.items()):
-            fill_output(outputs[index], name, tensor, kept, places.addresses)
+            _fill_output(outputs[index], name, tensor, kept, places.addresses)
         made.outputs = outputs
         made.output_count = len(response.outputs)
         if places.addresses:

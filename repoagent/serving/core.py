@@ -27,7 +27,7 @@ from repoagent.serving.assembly import (
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import Dependencies
 from repoagent.serving.lifecycle.load_attempt import LoadRequest, SlotContext
-from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue, pausing
+from repoagent.serving.lifecycle.load_pool import LoadPool, SerialQueue, give_back_soon, pausing
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
@@ -35,7 +35,7 @@ from repoagent.serving.lifecycle.named_loads import EnsembleFollowers, NamedLoad
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.lifecycle.repository_follower import Follower, Poller, RetryPauses
 from repoagent.serving.lifecycle.repository_set import NameMapping, RepositorySet
-from repoagent.serving.lifecycle.unloader import Unloader, give_back_soon
+from repoagent.serving.lifecycle.unloader import Unloader
 from repoagent.serving.queries import CoreQueries, ModelMetrics
 from repoagent.serving.reception import Reception, Router, ServerLife, ServerState
 from repoagent.serving.tracing.tracer import Tracer

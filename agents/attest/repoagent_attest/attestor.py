@@ -42,7 +42,7 @@ class DsseAttestor:
     """
 
     def __init__(self, options: AttestorOptions) -> None:
-        self._key = Signer(options.key) if is_reference(options.key) else read_private_key(options.key)
+        self._key = Signer(options.key) if _is_reference(options.key) else read_private_key(options.key)
         self._verifier = options.verifier
         self._directory = options.directory
         if self._directory is not None:
@@ -96,7 +96,7 @@ def reference(uri: str) -> bytes:
     return uri.encode()
 
 
-def is_reference(key: bytes) -> bool:
+def _is_reference(key: bytes) -> bool:
     """Whether a key is one that :class:`Signer` takes."""
     return key.startswith(_SCHEME)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
 from repoagent_checksum.check import Observer, Verdict, check, describe, find_digest_files
-from repoagent_checksum.checksum_options import Request, parse_parameters
+from repoagent_checksum.checksum_options import Request, parse_parameters, trusted_entries
 from repoagent_checksum.digest_file import STANDARD_NAMES
-from repoagent_checksum.trusted_digest_files import trusted_entries
 
 _REMEDY = "keep a digest file beside the policy and demand it with trusted_manifest, or pin the manifest's own digest"
 

@@ -1,14 +1,15 @@
-"""What the parameters of an agent entry ask for."""
+"""What the parameters of an agent entry ask for, also by digest files that lie with the operator's policy."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.digest_file import Algorithm, Entry, find_algorithm
 from repoagent_checksum.file_names import plain_name
-from repoagent_checksum.json_listings import parse_descriptor_digest
+from repoagent_checksum.json_listings import parse_descriptor_digest, read_entries
 
 PARAMETERS: Final[Mapping[str, str]] = {
     "manifest": "a digest file or listing that covers the directory it lies in",
@@ -90,3 +91,28 @@ def _expected(key: str, value: str) -> Expected:
         algorithm = find_algorithm(name)
         digest = value.strip().lower().removeprefix(f"{algorithm.key}:")
     return Expected(Entry(plain_name(path, f"parameter {key!r}"), algorithm, digest), value)
+
+
+def trusted_entries(request: Request, trust_roots: Mapping[str, Path]) -> list[Entry]:
+    """What the digest files state that ``request`` names among ``trust_roots``, where no model's owner can write.
+
+    Raises:
+        InvalidArgumentError: the policy has no trust root of that name, or its file cannot be read or used.
+        UnsafePathError: a line names a file outside of the model.
+        UnsupportedError: a line names an algorithm that is not known here.
+    """
+    return [entry for name in request.trusted for entry in _read(name, trust_roots, request)]
+
+
+def _read(name: str, trust_roots: Mapping[str, Path], request: Request) -> list[Entry]:
+    path = trust_roots.get(name)
+    if path is None:
+        known = ", ".join(sorted(trust_roots)) or "none"
+        raise InvalidArgumentError(
+            f"trusted_manifest '{name}' is not a trust root of the policy's rule for this model; trust roots: {known}"
+        )
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"the trust root '{name}' cannot be read: {error.strerror}") from None
+    return read_entries(data, path.name, request.algorithm)

@@ -14,10 +14,9 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, replace_file
 from repoagent_checksum.check import Kind, Observer, Tree, Verdict, check, digests_of, find_digest_files, scan_tree
-from repoagent_checksum.checksum_options import Request, parse_parameters
+from repoagent_checksum.checksum_options import Request, parse_parameters, trusted_entries
 from repoagent_checksum.digest_file import ALGORITHMS, find_algorithm, format_digest_file
 from repoagent_checksum.file_names import show
-from repoagent_checksum.trusted_digest_files import trusted_entries
 
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _ALGORITHM = click.Choice([name.lower() for name in ALGORITHMS], case_sensitive=False)

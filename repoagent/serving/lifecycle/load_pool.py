@@ -1,5 +1,6 @@
 """Threads for loads and unloads: a bounded number of them at work, none when there is nothing to do."""
 
+import ctypes
 import logging
 import threading
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Final, Generic, TypeVar
 
 from repoagent.audit import acting_as, current_actor
@@ -18,6 +19,9 @@ from repoagent.limits import Limits
 logger = logging.getLogger(__name__)
 
 _LEAST_WAIT_SECONDS: Final = 0.05
+DELAY_SECONDS: Final = 0.2
+"""Looking for free memory takes longer the more there is in use: once after many unloads, not after each."""
+_sleeper: Final = threading.Lock()
 
 _own_pool: Final[ContextVar["LoadPool | None"]] = ContextVar("repoagent_load_pool", default=None)
 """The pool that the present thread belongs to."""
@@ -282,3 +286,22 @@ class SerialQueue:
             self._ticket += 1
         for job in jobs:
             job.fail(error)
+
+
+def give_back_soon() -> None:
+    """Give freed memory back after a while, where the C library can; returns at once if another thread is about to.
+
+    For a thread that has nothing else to do.
+    """
+    if _sleeper.acquire(blocking=False):
+        try:
+            time.sleep(DELAY_SECONDS)
+        finally:
+            _sleeper.release()  # What is freed from here on is for the next one.
+        _trim()(0)
+
+
+@cache
+def _trim() -> Callable[[int], object]:
+    trim: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+    return trim

@@ -1,12 +1,10 @@
 """The order in which models go: ensembles before what they call, and what was loaded only for them after."""
 
-import ctypes
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from functools import cache
 from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
@@ -139,29 +137,3 @@ def _wait(event: threading.Event, deadline: float) -> None:
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-DELAY_SECONDS: Final = 0.2
-"""Looking for free memory takes longer the more there is in use: once after many unloads, not after each."""
-
-
-_sleeper: Final = threading.Lock()
-
-
-def give_back_soon() -> None:
-    """Give freed memory back after a while, where the C library can; returns at once if another thread is about to.
-
-    For a thread that has nothing else to do.
-    """
-    if _sleeper.acquire(blocking=False):
-        try:
-            time.sleep(DELAY_SECONDS)
-        finally:
-            _sleeper.release()  # What is freed from here on is for the next one.
-        _trim()(0)
-
-
-@cache
-def _trim() -> Callable[[int], object]:
-    trim: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
-    return trim

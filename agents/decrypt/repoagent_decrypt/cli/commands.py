@@ -1,14 +1,19 @@
-"""The commands: ``repoagent encrypt``, ``decrypt``, ``rekey`` and ``keygen``."""
+"""The commands: ``repoagent encrypt``, ``decrypt``, ``rekey`` and ``keygen``. What they write is whole or not there."""
 
 import os
+import shutil
 import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from repoagent.api import AlreadyExistsError, NotFoundError, walk_beneath
+from repoagent.api import AlreadyExistsError, NotFoundError, RepoAgentError, walk_beneath
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.keys import Identities, Recipients, parse_identities, recipients_of
 from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
@@ -30,15 +35,14 @@ from repoagent_decrypt.cli.keys import (
     read_secret,
     recipient_options,
 )
-from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
 from repoagent_decrypt.decryption import DEFAULT_FILES, decrypting, scan_encrypted, wants_encryption
-from repoagent_decrypt.files.errors import InvalidKeyError
+from repoagent_decrypt.files.errors import DecryptError, InvalidKeyError
 from repoagent_decrypt.files.positional import Progress, Sizes, Workers
 from repoagent_decrypt.formats import SUFFIXES
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tink.files import encrypt_file as encrypt_tink_file
 from repoagent_decrypt.tink.keyset import StreamingKey
-from repoagent_decrypt.tree import Transform, Tree, scan_tree
+from repoagent_decrypt.tree import Totals, Transform, Tree, build_tree, scan_tree
 
 _CONFIG: Final = "config.pbtxt"
 _AGE_FILES: Final = ("*.age",)
@@ -77,7 +81,7 @@ def encrypt(
     are copied unchanged. Of a model without version directories, such as a checkpoint, every file is encrypted but
     licenses and the like. --files chooses other files, but config.pbtxt is never encrypted.
     """
-    with errors_to_exit_codes():
+    with _errors_to_exit_codes():
         tree = _chosen(model_dir, files, ".tink" if keysets else ".age")
         if keysets:
             key = _tink_key(keysets, other=bool(recipients or recipient_files or ask or passphrase_key or armor))
@@ -86,7 +90,7 @@ def encrypt(
             people = load_recipients(recipients, recipient_files, secret)
         with Workers() as workers:
             transform = _sealing(key, workers) if keysets else _encrypting(people, workers, armor=armor)
-            run_build(model_dir, tree, out, transform, "encrypted", force=force, keep_modes=True)
+            _run_build(model_dir, tree, out, transform, "encrypted", force=force, keep_modes=True)
 
 
 def _tink_key(keysets: tuple[str, ...], *, other: bool) -> StreamingKey:
@@ -158,12 +162,12 @@ def decrypt(
 
     OUT is plaintext on disk, unless you choose a memory filesystem. Only its owner can read it.
     """
-    with errors_to_exit_codes():
+    with _errors_to_exit_codes():
         secret = read_passphrase(ask=ask, reference=passphrase_key, confirm=False)
         keys = load_keys({"identity": identities, "keyset": keysets, "jwe_key": jwe_keys}, secret)
         tree = scan_encrypted(model_dir, Patterns.of(files or DEFAULT_FILES), keys)
         with Workers() as workers:
-            run_build(model_dir, tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)
+            _run_build(model_dir, tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)
 
 
 @click.command()
@@ -188,11 +192,11 @@ def rekey(
     their keys stay the same: a former recipient who kept a file can still decrypt it. To revoke a recipient for good,
     decrypt and encrypt.
     """
-    with errors_to_exit_codes():
+    with _errors_to_exit_codes():
         tree = _rekeyed(model_dir, Patterns.of(files or _AGE_FILES))
         ours = load_identities(identities)
         people = load_recipients(recipients, recipient_files)
-        run_build(model_dir, tree, out, _rewrapping(ours, people), "rekeyed", force=force, keep_modes=True)
+        _run_build(model_dir, tree, out, _rewrapping(ours, people), "rekeyed", force=force, keep_modes=True)
 
 
 def _rekeyed(model_dir: Path, patterns: Patterns) -> Tree:
@@ -225,7 +229,7 @@ def keygen(out: Path | None, pq: bool, known: str | None, force: bool) -> None:
 
     It goes to the file, and the recipient (the public half) to stderr; without --output both go to standard output.
     """
-    with errors_to_exit_codes():
+    with _errors_to_exit_codes():
         if known is not None:
             for line in recipients_of(parse_identities(read_secret(known), known), known):
                 click.echo(line)
@@ -251,3 +255,83 @@ def _write_key(out: Path, text: str, *, force: bool) -> None:
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _errors_to_exit_codes() -> Iterator[None]:
+    """One line on stderr and exit status 1 for everything that can go wrong with files and keys."""
+    try:
+        yield
+    except (DecryptError, RepoAgentError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or ''}: {error.strerror}".lstrip(": ")) from error
+
+
+def _run_build(
+    model: Path, tree: Tree, out: Path, transform: Transform, label: str, *, force: bool, keep_modes: bool
+) -> Totals:
+    """Build ``tree``, the files of ``model``, into the new directory ``out`` with a progress bar; print a summary."""
+    _refuse_nesting(model, out)
+    with _new_directory(out, force=force) as target:
+        with _progress_bar(label, tree.size) as progress:
+            totals = build_tree(tree, target, transform, progress)
+        if keep_modes:
+            _copy_modes(tree, target)
+    click.echo(f"{out}: {totals.transformed} {label}, {totals.copied} copied, {totals.bytes_written} bytes")
+    return totals
+
+
+def _refuse_nesting(model: Path, out: Path) -> None:
+    """An output inside the model would be part of it next time; one around it would replace all that lies there."""
+    ours, theirs = model.resolve(), out.resolve()
+    if ours != theirs and (ours.is_relative_to(theirs) or theirs.is_relative_to(ours)):
+        raise click.ClickException(f"one of {model} and {out} lies in the other; name an output that is apart from it")
+
+
+@contextmanager
+def _new_directory(out: Path, *, force: bool) -> Iterator[Path]:
+    """A directory beside ``out`` that becomes ``out`` when the block ends, and vanishes if it raises.
+
+    An existing ``out`` stays until then; it is replaced only with ``force``.
+    """
+    out = Path(os.path.abspath(out))
+    if os.path.lexists(out) and not force:
+        raise click.ClickException(f"{out} exists; give --force to replace it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        made = beside / "new"
+        made.mkdir(mode=0o700)
+        yield made
+        if os.path.lexists(out):
+            out.rename(beside / "old")
+        made.rename(out)
+    finally:
+        shutil.rmtree(beside)
+
+
+@contextmanager
+def _progress_bar(label: str, total: int) -> Iterator[Progress]:
+    """Draws on stderr when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=False) as bar:
+        # Armored files turn out smaller than announced, so the bar may end early but never overshoots.
+        yield lambda done: bar.update(max(0, min(done, total) - bar.pos))
+
+
+def _copy_modes(tree: Tree, target: Path) -> None:
+    # Ciphertext may be as public as its source was; plaintext stays for the owner only.
+    for item in tree.items:
+        (target / item.target).chmod(item.mode)
+    target.chmod(0o755 & ~_umask())
+    for name in tree.directories:
+        (target / name).chmod(0o755 & ~_umask())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
