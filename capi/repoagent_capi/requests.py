@@ -12,7 +12,7 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.server.datatypes import as_bytes_array, deserialize, serialize
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, OutputPlace, ParameterValue
-from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor, array_at
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import as_bytes, as_text, crossing, error_handle
 from repoagent_capi.parameters import parameters_out, value_of
@@ -51,18 +51,11 @@ def _input_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
         raise InvalidArgumentError(
             f"input byte size mismatch for input '{name}' for model '{model}'. Expected {needed}, got {item.byte_size}"
         )
-    return Tensor(kind, _array(item, dtype).reshape(shape))
+    return Tensor(kind, array_at(_memory(item), 0, dtype, shape))
 
 
 def _memory(item: Any) -> Any:
     return memoryview(ffi.buffer(item.base, item.byte_size)).toreadonly() if item.byte_size else b""
-
-
-def _array(item: Any, dtype: "np.dtype[Any]") -> Any:
-    if not item.byte_size:
-        return np.empty(0, dtype)
-    array = np.frombuffer(_memory(item), dtype)
-    return array if array.flags.aligned else array.copy()
 
 
 def _fill_output(

@@ -31,6 +31,8 @@ COUNT = 400
 CALLS = {"json": 118, "binary": 120, "grpc": 121, "process": 161}
 """How many functions of this project may be called for one request to a Python model, by the way it comes. Python 3.12
 counts fewer: there a comprehension is none."""
+FILES = {"json": 28, "binary": 28, "grpc": 28, "process": 33}
+"""In how many files at most."""
 # What else the process reads and writes meanwhile: pytest's workers talk to their master.
 SLACK = 0.25
 _MODEL = """
@@ -172,9 +174,11 @@ def test_a_request_calls_no_more_functions_than_its_budget_has(tmp_path: Path, r
         for _ in range(COUNT):
             ask()
         found = {name: count / COUNT for name, count in calls.items()}
-    modules = {name.partition(":")[0] for name in found}
+    # Not those of a client's rare frames, or of a thread that gives memory back after the load.
+    modules = {name.partition(":")[0] for name, count in found.items() if count > SLACK}
     print(f"calls of a request, {form}: {sum(found.values()):.0f} in {len(modules)} files")  # `make measure` shows it
     assert sum(found.values()) <= CALLS[form] + 1, sorted(found.items(), key=lambda entry: -entry[1])
+    assert len(modules) <= FILES[form], sorted(modules)
     # The answer to the only call there is waits for no others, which would take the loop another turn.
     assert sum(count for name, count in found.items() if name.endswith(":Connections.write_soon")) <= SLACK
 

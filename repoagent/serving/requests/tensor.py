@@ -120,6 +120,15 @@ def data_type_of(array: Array) -> DataType:
     return DataType.BYTES if array.dtype.kind in "SU" else DataType.INVALID
 
 
+def array_at(memory: Any, offset: int, dtype: "np.dtype[Any]", shape: Sequence[int]) -> Array:
+    """The array of ``shape`` that begins at ``offset`` of ``memory``, without a copy unless it lies unaligned there.
+
+    The caller has checked that the memory is long enough.
+    """
+    array: Array = np.ndarray(shape, dtype, memory, offset)
+    return array if array.flags.aligned else array.copy()
+
+
 @dataclass(slots=True)
 class Tensor:
     """One input or output: the protocol's data type, and the values as an array of the tensor's shape."""

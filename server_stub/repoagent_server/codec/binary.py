@@ -11,7 +11,7 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, array_at
 
 
 def too_many_texts(most: int) -> InvalidArgumentError:
@@ -137,15 +137,6 @@ _AT_ONCE: Final = 1 << 16
 """Elements that are handled in one go."""
 
 
-def view(info: TypeInfo, body: Buffer, offset: int, shape: Sequence[int]) -> Array:
-    """The tensor of ``shape`` that begins at ``offset`` of ``body``, without a copy unless it lies unaligned there.
-
-    The caller has checked that the body is long enough.
-    """
-    array: Array = np.ndarray(shape, info.dtype, body, offset)
-    return array if array.flags.aligned else array.copy()
-
-
 def tensor_array(info: TypeInfo, data: Buffer, shape: Sequence[int], name: str, label: RequestLabel) -> Array:
     """The array of input ``name`` whose bytes are ``data``: a view of them where the type has a fixed size.
 
@@ -157,7 +148,7 @@ def tensor_array(info: TypeInfo, data: Buffer, shape: Sequence[int], name: str, 
     expected = prod(shape) * info.size
     if len(data) != expected:
         raise label.wrong_size(name, expected, len(data))
-    return view(info, data, 0, shape)
+    return array_at(data, 0, info.dtype, shape)
 
 
 def unpack_bytes(data: memoryview, count: int, name: str, label: RequestLabel) -> list[bytes]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
-from repoagent.serving.requests.tensor import Array, Tensor
+from repoagent.serving.requests.tensor import Array, Tensor, array_at
 from repoagent_server.codec.binary import (
     BY_NAME,
     MAX_DIMENSIONS,
@@ -26,7 +26,6 @@ from repoagent_server.codec.binary import (
     too_many_dimensions,
     too_many_elements,
     unpack_bytes,
-    view,
 )
 from repoagent_server.codec.fields import (
     MISSING,
@@ -206,7 +205,7 @@ def _from_tail(
     expected = prod(shape) * info.size
     if size != expected:
         raise label.wrong_size(name, expected, size)
-    return view(info, tail.body, start, shape)
+    return array_at(tail.body, start, info.dtype, shape)
 
 
 def _shape(members: dict[str, Any]) -> list[int]:

@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 
 from repoagent.serving.requests.request import Asked
-from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, TypeInfo, view
+from repoagent.serving.requests.tensor import Array, Tensor, array_at
+from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 
@@ -137,7 +137,7 @@ class RequestTemplates:
         inputs = {}
         offset = length
         for name, info, shape, size in known.inputs:
-            inputs[name] = Tensor(info.data_type, view(info, body, offset, shape))
+            inputs[name] = Tensor(info.data_type, array_at(body, offset, info.dtype, shape))
             offset += size
         return Asked(model, inputs, version, known.outputs), known.form
 

@@ -11,8 +11,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from repoagent.serving.requests.request import Asked
-from repoagent.serving.requests.tensor import Tensor
-from repoagent_server.codec.binary import BY_TYPE, TypeInfo, view
+from repoagent.serving.requests.tensor import Tensor, array_at
+from repoagent_server.codec.binary import BY_TYPE, TypeInfo
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.request import Decoded
 from repoagent_server.grpc.response import frame_of
@@ -57,7 +57,7 @@ class _Known:
             offset, info = start + place.offset, place.info
             if not data.startswith(place.frame, offset - len(place.frame)):
                 return None
-            inputs[place.name] = Tensor(info.data_type, view(info, data, offset, place.shape))
+            inputs[place.name] = Tensor(info.data_type, array_at(data, offset, info.dtype, place.shape))
         known = self.decoded.asked
         asked = Asked(
             known.model_name,

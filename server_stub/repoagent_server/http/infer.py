@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final
 
-import numpy as np
-
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import Asked, InferResponse
-from repoagent.serving.requests.tensor import BY_CONFIG_NAME, Array, Tensor
-from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, RequestLabel, TypeInfo, bytes_array, view
+from repoagent.serving.requests.tensor import BY_CONFIG_NAME, Array, Tensor, array_at
+from repoagent_server.codec.binary import BY_TYPE, Buffer, JsonKind, RequestLabel, TypeInfo, bytes_array
 from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
@@ -219,4 +217,4 @@ def _deduce(name: str, info: TypeInfo, dims: list[int], batch: list[int], body: 
     expected = prod(shape) * info.size
     if expected != size:
         raise label.wrong_size("raw_input", expected, size)
-    return view(info, body, 0, shape) if size else np.empty(shape, info.dtype)
+    return array_at(body, 0, info.dtype, shape)

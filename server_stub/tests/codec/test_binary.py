@@ -1,10 +1,9 @@
 """Tensors as bytes; BYTES against the functions of Triton's own client."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_server.codec.binary import BY_NAME, RequestLabel, bytes_array, pack_bytes, unpack_bytes, view
+from repoagent_server.codec.binary import RequestLabel, bytes_array, pack_bytes, unpack_bytes
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from repoagent.errors import InvalidArgumentError
@@ -32,20 +31,6 @@ def test_garbage_is_refused_or_is_all_used(data: bytes, count: int) -> None:
     except InvalidArgumentError:
         return
     assert pack_bytes(elements) == data
-
-
-def test_a_tensor_is_a_view_of_the_body() -> None:
-    body = bytearray(np.arange(8, dtype=np.float32).tobytes())
-    array = view(BY_NAME["FP32"], body, 8, [2, 3])
-    assert array.tolist() == [[2, 3, 4], [5, 6, 7]]
-    assert np.shares_memory(array, np.frombuffer(body, np.uint8))
-
-
-def test_an_unaligned_tensor_is_copied_to_where_it_is_aligned() -> None:
-    body = b"x" + np.arange(4, dtype=np.float64).tobytes()
-    array = view(BY_NAME["FP64"], body, 1, [4])
-    assert array.flags.aligned
-    assert array.tolist() == [0, 1, 2, 3]
 
 
 def test_trailing_nuls_of_elements_are_kept() -> None:
