@@ -26,7 +26,7 @@ from typing import Any, Final
 import grpc
 from loads import METHOD, message, numbers
 from onnx_models import write_wide_models
-from repoagent_server.grpc.frontend import frontend
+from repoagent_server.grpc import frontend
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.dispatcher import Dispatcher, Route
 from repoagent_server.grpc.http2.head import RequestHead, Stream

@@ -26,7 +26,7 @@ from repoagent_llm.engine.response_board import ResponseBoard
 from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.scheduler import Limits, Scheduler
 from repoagent_llm.engine.sequence_cache import SequenceCache
-from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.step_budget import StepCost
 from repoagent_llm.engine.task import AnswerMemory
 from repoagent_llm.engine_config import DraftTargetDecodingConfig, EngineConfig
 from repoagent_llm.guidance import create_guides

@@ -8,7 +8,7 @@ from repoagent.api.hooks import hookimpl
 @hookimpl
 def register_backends() -> Mapping[str, str]:
     """What serves language models."""
-    return {"llm": "repoagent_llm.backend:LlmBackend"}
+    return {"llm": "repoagent_llm.backend.backend:LlmBackend"}
 
 
 @hookimpl

@@ -92,7 +92,7 @@ BUILT = {
     'agents/convert/repoagent_convert/networks/tensorflow.py rf"{re.escape(made)}(_\\d+)?"': "a text, then one repeat",
     'llm/repoagent_llm/lora/peft.py rf"(.*\\.)?({pattern})"': "_PLAIN bounds it",
     'repoagent/public_text.py _BEFORE + re.escape(text.rstrip("/")) + _TAIL': "a path, a tail up to a blank or a quote",
-    'repoagent/testing/contract/isolation.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
+    'repoagent/testing/contract/__init__.py rf"(?<![\\w-]){name}(?![\\w-])"': "a parameter's name, no repeats",
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
     'server_stub/repoagent_server/flags/config_file.py rf"(?<!\\w){re.escape(text)}(?!\\w)"': "one text, no repeats",

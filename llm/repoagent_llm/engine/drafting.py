@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from repoagent_llm.engine.guide import Guide
 from repoagent_llm.engine.iteration_stats import IterationCounts
-from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.step_budget import StepCost
 from repoagent_llm.engine.task import Lookahead, Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.paged import PagedRunner

@@ -25,7 +25,7 @@ from repoagent_llm.engine.results import ResultMaker
 from repoagent_llm.engine.sampling_group import add_token
 from repoagent_llm.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent_llm.engine.sequence_cache import SequenceCache
-from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.step_budget import StepCost
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sampling import likeliest, log_softmax, rank_of
 from repoagent_llm.engine.token_sequence import TokenSequence

@@ -12,10 +12,9 @@ from enum import Enum, auto
 import numpy as np
 
 from repoagent_llm.engine.blocks import Budget
-from repoagent_llm.engine.prompt_shares import split_budget
 from repoagent_llm.engine.sampling_group import SamplingGroup
 from repoagent_llm.engine.sequence_cache import SequenceCache
-from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.step_budget import StepCost, split_budget
 from repoagent_llm.engine.task import Task
 from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.runner.block_pool import BLOCK_TOKENS, blocks_for

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from repoagent_llm.runner import surgery
-from repoagent_llm.runner.adapter_rows import AdapterRows, lora_sites
 from repoagent_llm.runner.binding import FormFeeds, LogitRows, Run, bind_input, bind_output
 from repoagent_llm.runner.decoder_spec import DecoderSpec
 from repoagent_llm.runner.memory import bytes_per_token, new_slab, sequence_length
@@ -30,6 +29,7 @@ from repoagent_llm.runner.protocol import (
 )
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.session import make_session
+from repoagent_llm.runner.slab import AdapterRows, lora_sites
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Bindings of decode runs that are kept. One takes some 50 KiB at 24 layers, and one ms to make.

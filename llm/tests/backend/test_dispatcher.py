@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, IterationStats, ModelType, Request, RunnerOptions
-from repoagent_llm.backend import LlmBackend
 from repoagent_llm.backend import dispatcher as module
+from repoagent_llm.backend.backend import LlmBackend
 from repoagent_llm.backend.dispatcher import Dispatcher
 from repoagent_llm.backend.generation import Form, Generation, Reply
 from repoagent_llm.backend.llm_metrics import Course, LlmMetrics

@@ -45,8 +45,7 @@ from repoagent_server.program.front_ends import (
 )
 from repoagent_server.program.logs import configure, table
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
-from repoagent_server.program.watchdog import watchdog
+from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals, watchdog
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.certificates import Certificates
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from repoagent_server.grpc.frontend import frontend
+from repoagent_server.grpc import frontend
 from repoagent_server.grpc.http2 import transport
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.shared.connections import Connections

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from repoagent_server.program.watchdog import watchdog
+from repoagent_server.program.signals import watchdog
 
 
 @pytest.fixture

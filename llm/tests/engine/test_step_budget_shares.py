@@ -1,7 +1,7 @@
 """Sharing an iteration's tokens among prompts."""
 
 import pytest
-from repoagent_llm.engine.prompt_shares import split_budget
+from repoagent_llm.engine.step_budget import split_budget
 from repoagent_llm.types.enums import ContextChunkingPolicy
 
 FIRST = ContextChunkingPolicy.FIRST_COME_FIRST_SERVED

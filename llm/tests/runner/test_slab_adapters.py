@@ -1,8 +1,8 @@
 """Adapters in the rows of a runner: what is bound for a window, and when it must be bound anew."""
 
 import numpy as np
-from repoagent_llm.runner.adapter_rows import AdapterRows
 from repoagent_llm.runner.protocol import AdapterWeights
+from repoagent_llm.runner.slab import AdapterRows
 
 
 def _weights(rank: int, value: float, site: str = "x") -> AdapterWeights:

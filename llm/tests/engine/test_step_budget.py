@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from repoagent_llm.engine.step_cost import StepCost
+from repoagent_llm.engine.step_budget import StepCost
 
 
 def _learnt(fixed: float, each: float, sizes: list[int]) -> StepCost:
