@@ -30,6 +30,7 @@ from repoagent_llm.backend.tensors import POOLING, PROMPT
 from repoagent_llm.backend.tokenizing import Tokenizer
 from repoagent_llm.runner.decoder_spec import read_spec
 from repoagent_llm.runner.runner_options import DEFAULT_SEQ_LEN
+from repoagent_llm.types.request import LogProbs
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -211,8 +212,9 @@ class LlmModel(BackendModel):
             for row, wanted in enumerate(rows)
             if wanted.get("max_tokens") == 0 and "prompt_log_probs" not in wanted
         }
+        together = LogProbs(self._limits.limits.log_probs)
         generations = [
-            self._generation(request, wanted, reply, number)
+            self._generation(request, wanted, reply, number, together)
             for number, wanted in enumerate(rows)
             if number not in prompts
         ]
@@ -243,7 +245,10 @@ class LlmModel(BackendModel):
             values["prompt_token_ids"] = tokens
         return values
 
-    def _generation(self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int) -> Generation:
+    def _generation(
+        self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int, log_probs: LogProbs
+    ) -> Generation:
+        """``log_probs``: of all rows, where their texts come whole."""
         form = self._form(wanted)
         if wanted.get("max_tokens") == 0:
             wanted, form = {**wanted, "max_tokens": 1}, replace(form, only_prompt=True, stream=False)
@@ -255,7 +260,7 @@ class LlmModel(BackendModel):
         if self._salts and request.asker is not None:
             asked.cache_salt_id = _salt(request.asker.client)
         if not form.stream:
-            asked.most_log_probs = self._limits.limits.log_probs
+            asked.most_log_probs = log_probs
         made = Generation(asked, reply, row, self._tokenizer, form)
         made.adapter = wanted.get("lora_name") or str(wanted.get("lora_task_id", ""))
         return made

@@ -22,7 +22,7 @@ from repoagent_llm.runner.protocol import RunnerInfo
 from repoagent_llm.types.decoding_config import DecodingConfig
 from repoagent_llm.types.executor_config import ExecutorConfig
 from repoagent_llm.types.executor_errors import CheckError, UnsupportedFeatureError
-from repoagent_llm.types.request import Endings, EngineRequest, Request, extras_of
+from repoagent_llm.types.request import Endings, EngineRequest, LogProbs, Request, extras_of
 from repoagent_llm.types.rules import tokens
 
 
@@ -132,7 +132,7 @@ class Intake:
         group = self._group(request)
         now = time.monotonic()
         allotted = request.allotted_time_ms
-        wanted = request.output_config
+        wanted, most = request.output_config, request.most_log_probs
         extras = wanted.additional_model_outputs or ()
         task = Task(
             id=request_id,
@@ -147,7 +147,7 @@ class Intake:
             want_log_probs=bool(wanted.return_log_probs),
             alternatives=request.top_log_probs,
             prompt_alternatives=request.prompt_log_probs,
-            log_probs_left=request.most_log_probs,
+            log_probs=most if isinstance(most, LogProbs) else LogProbs(most),
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=_drafts(request, max_new_tokens),

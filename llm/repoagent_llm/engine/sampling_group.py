@@ -130,10 +130,9 @@ class SamplingGroup:
             sequence.cum_log_prob += value
             if task.alternatives is not None:
                 sequence.alternatives.append(likeliest(values, task.alternatives))
-                task.log_probs_left -= task.alternatives + 1
-                if task.log_probs_left < 0:
-                    most = task.request.most_log_probs
+                task.log_probs.left -= task.alternatives + 1
+                if task.log_probs.left < 0:
                     raise CheckError(
-                        f"its texts have more than {most} log-probabilities, alternatives counted; ask for fewer, or "
-                        "raise Request.most_log_probs (--limit-log-probs of a server)"
+                        f"its texts have more than {task.log_probs.most} log-probabilities, alternatives counted; ask "
+                        "for fewer, or raise Request.most_log_probs (--limit-log-probs of a server)"
                     )

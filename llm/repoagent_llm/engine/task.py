@@ -18,7 +18,7 @@ from repoagent_llm.engine.token_sequence import TokenSequence
 from repoagent_llm.lora.cache import AdapterLease
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.types.enums import FinishReason, RequestStage
-from repoagent_llm.types.request import EngineRequest
+from repoagent_llm.types.request import EngineRequest, LogProbs
 
 
 class AnswerMemory:
@@ -175,8 +175,8 @@ class Task:
     want_log_probs: bool = False
     alternatives: int | None = None
     prompt_alternatives: int | None = None
-    #: How many more its texts may have, alternatives counted.
-    log_probs_left: float = math.inf
+    #: How many more its texts, and those of others, may have, alternatives counted.
+    log_probs: LogProbs = field(default_factory=lambda: LogProbs(math.inf))
     extra_names: tuple[str, ...] = ()
     context_extra_names: frozenset[str] = frozenset()
     drafts: list[int] = field(default_factory=list)

@@ -293,19 +293,31 @@ def _count(value: object, where: str) -> int:
     return value
 
 
+class LogProbs:
+    """How many log-probabilities the texts of one request, or of several together, may have."""
+
+    def __init__(self, most: float) -> None:
+        self.most = self.left = most
+
+
+def _most(value: object, where: str) -> "LogProbs | int":
+    return value if isinstance(value, LogProbs) else _count(value, where)
+
+
 class EngineRequest(Request, extensible=True):
     """A ``Request`` with what TensorRT-LLM's does not have; the same may be set as attributes of a ``Request``.
 
     With ``top_log_probs``, so many of the likeliest tokens come with each that was generated. With
     ``prompt_log_probs``, so many come with each of the prompt. ``most_log_probs`` bounds the log-probabilities of its
-    texts, all of these counted. With ``new_log_probs``, a stream has those of its new tokens only. With ``pooling``,
-    the answer is a vector. ``return_cached_tokens`` asks how many tokens of the prompt were retained.
+    texts, all of these counted; requests with the same ``LogProbs`` share them. With ``new_log_probs``, a stream has
+    those of its new tokens only. With ``pooling``, the answer is a vector. ``return_cached_tokens`` asks how many
+    tokens of the prompt were retained.
     """
 
     endings: Annotated[Endings, _endings] = Endings()
     top_log_probs: Annotated[int | None, rules.maybe(_count)] = None
     prompt_log_probs: Annotated[int | None, rules.maybe(_count)] = None
-    most_log_probs: Annotated[float, _count] = math.inf
+    most_log_probs: Annotated[LogProbs | float, _most] = math.inf
     new_log_probs: Annotated[bool, rules.boolean] = False
     pooling: Any = None
     return_cached_tokens: Annotated[bool, rules.boolean] = False

@@ -42,13 +42,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def new_asker(tmp_path: Path, folder: Path) -> Iterator[NewAsker]:
-    """``new_asker(limits, **parameters)``: the model, and who asks it."""
+    """``new_asker(limits, config, **parameters)``: the model, and who asks it; ``config``: more settings."""
     place = tmp_path / "models" / "m"
     place.mkdir(parents=True)
     shutil.copytree(folder, place / "1")
     cores: list[ServingCore] = []
 
-    def make(limits: Limits | None = None, **parameters: Any) -> Asker:
+    def make(limits: Limits | None = None, config: str = "", **parameters: Any) -> Asker:
         values = {
             "guided_decoding_backend": "llguidance",
             "intra_op_thread_count": 1,
@@ -56,7 +56,7 @@ def new_asker(tmp_path: Path, folder: Path) -> Iterator[NewAsker]:
             **parameters,
         }
         lines = [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in values.items()]
-        (place / "config.pbtxt").write_text("\n".join([_DECOUPLED, *lines]))
+        (place / "config.pbtxt").write_text("\n".join([_DECOUPLED, config, *lines]))
         options = CoreOptions(
             repositories=(str(tmp_path / "models"),), control_mode=ControlMode.EXPLICIT, limits=limits or Limits()
         )
@@ -156,6 +156,27 @@ def test_log_probs_of_texts_that_come_whole_have_the_same_limit(new_asker: NewAs
     streamed = asker.ask("hello", max_tokens=50, stream=True, **wishes).wait()
     assert all(response.error is None for response in streamed)
     assert sum(response.outputs["token_log_probs"].array.size for response in streamed if response.outputs) == 200
+
+
+def test_the_rows_of_a_request_share_that_limit(new_asker: NewAsker) -> None:
+    asker = new_asker(limits=Limits(log_probs=100), config="max_batch_size: 8")
+    for rows, fits in ((2, True), (8, False)):
+        request = asker.request("hello", batching=True)
+        arrays: dict[str, list[Any]] = {
+            "text_input": [[b"hello"]],
+            "max_tokens": [[5]],
+            "top_log_probs": [[9]],
+            "end_id": [[-1]],
+        }
+        for name, value in arrays.items():
+            kind = DataType.BYTES if name == "text_input" else DataType.INT32
+            tensor = Tensor(kind, np.array(rows * value, object if kind is DataType.BYTES else np.int32))
+            request.inputs = {**request.inputs, name: tensor}
+        answers = asker.send(request)
+        if fits:
+            assert [response.error for response in answers.wait()] == [None] * rows
+        else:
+            refused(answers, "more than 100 log-probabilities")
 
 
 @pytest.mark.parametrize(
