@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -789,20 +790,28 @@ def test_several_sequences_share_the_blocks_that_there_are(start: Start) -> None
         assert [len(response.result.output_token_ids[0]) for response in responses] == [96] * 3
 
 
-def test_context_logits_survive_a_pause_in_the_middle_of_the_prompt(start: Start) -> None:
+def test_what_is_kept_of_a_prompt_survives_a_pause_in_the_middle_of_it(start: Start) -> None:
+    wanted = [AdditionalModelOutput("history", True)]
     config = ExecutorConfig(
+        additional_model_outputs=wanted,
         enable_chunked_context=True,
         max_num_tokens=8,
         scheduler_config=SchedulerConfig(CapacitySchedulerPolicy.MAX_UTILIZATION),
         kv_cache_config=KvCacheConfig(max_tokens=96, enable_block_reuse=False),
     )
-    executor = start(config)
-    output = OutputConfig(return_context_logits=True)
+    following = [3 + number % 29 for number in range(61)]
+    executor = start(config, logits=table_logits(dict(pairwise(following)), 32))
+    output = OutputConfig(return_context_logits=True, additional_model_outputs=wanted)
     first = Request([4] * 30, 30, priority=0.9)
-    second = Request([5, 6, 7] * 20, 2, output_config=output)
+    second = Request(following[:-1], 2, output_config=output)
+    vars(second)["prompt_log_probs"] = 1
     answers = executor.await_responses(executor.enqueue_requests([first, second]), LIMIT)
-    logits = answers[1][0].result.context_logits
-    assert logits.argmax(axis=1).tolist() == [6, 7, 5] * 20
+    result = answers[1][0].result
+    assert result.context_logits.argmax(axis=1).tolist() == following[1:]
+    found = [(rank, likeliest) for _, rank, ((likeliest, _),) in vars(result)["prompt_log_probs"]]
+    assert found == [(1, token) for token in following[1:-1]]
+    outputs = {output.name: output.output for output in result.additional_outputs}
+    assert outputs["context_history"].ravel().tolist() == list(range(60))
     stats = [item.inflight_batching_stats for item in executor.get_latest_iteration_stats()]
     assert sum(item.num_paused_requests for item in stats if item) > 0
 
