@@ -45,6 +45,7 @@ def test_a_text_is_that_of_the_executor(
     assert alone.texts() == [wanted]
     streamed = asker.ask("hello world", max_tokens=40, stream=True, **sampling).texts()
     assert len(streamed) > 10
+    assert all(streamed[:-1])
     assert "".join(streamed) == wanted
 
 
@@ -220,6 +221,16 @@ def test_a_request_parameter_is_heard(asker: Asker) -> None:
     request = asker.request("hello")
     request.asked = replace(request.asked, parameters={"max_tokens": 3, "colour": "red"})
     assert asker.send(request).texts() == asker.ask("hello", max_tokens=3).texts()
+
+
+@pytest.mark.parametrize(("prompt", "opens"), [("a <think>\n", True), ("a <think> b", False)])
+def test_the_first_response_shows_whether_a_prompt_ends_where_a_model_thinks(
+    asker: Asker, prompt: str, opens: bool
+) -> None:
+    pieces = asker.ask(prompt, max_tokens=6, end_id=-1, stream=True, return_reasoning_open=True).wait()
+    found = [piece.outputs["reasoning_open"].array.tolist() for piece in pieces if "reasoning_open" in piece.outputs]
+    assert found == [[opens]]
+    assert len(pieces) > 1
 
 
 def test_rows_of_a_batch_are_answered_each_by_itself(core: ServingCore, write_llm: WriteModel) -> None:

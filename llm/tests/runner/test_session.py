@@ -44,3 +44,16 @@ def test_without_vnni_products_of_eight_bits_are_computed_in_the_safe_way_and_gi
     else:
         assert settings.get_session_config_entry("session.x64quantprecision") == "1"
         np.testing.assert_array_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_options_reach_the_session(on: bool, open_runner: Callable[..., OrtRunner]) -> None:
+    runner = open_runner("llama", Form.GQA, Precision.FP32, threads=1 + on, spinning=on, yielding=on)
+    settings = runner._session.get_session_options()
+    assert settings.intra_op_num_threads == 1 + on
+    assert settings.get_session_config_entry("session.intra_op.allow_spinning") == str(int(on))
+    if on:
+        assert settings.get_session_config_entry("session.force_spinning_stop") == "1"
+    else:
+        with pytest.raises(RuntimeError):
+            settings.get_session_config_entry("session.force_spinning_stop")
