@@ -33,9 +33,17 @@ sys.dont_write_bytecode = False
 _context = functools.cache(httpx.create_ssl_context)
 
 
+def _authorities() -> list[str | None]:
+    """Where a client looks for them."""
+    return [os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
+
+
+_usual_authorities = _authorities()
+
+
 def _context_of_client(verify: Any = True, **more: Any) -> ssl.SSLContext:
     """That of an HTTP client. Reading the authorities takes 30 ms of a processor: those that trust them share one."""
-    chosen = verify is not True or any(name in os.environ for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+    chosen = verify is not True or _authorities() != _usual_authorities
     return (_context.__wrapped__ if chosen else _context)(verify, **more)
 
 
