@@ -56,6 +56,16 @@ _NOT_ONE: Final = (
 _IDENTITY: Final = (b"", b"identity")
 
 
+def check_encoding(request: Request) -> None:
+    """Refuse a body that is compressed.
+
+    Raises:
+        InvalidArgumentError: it is.
+    """
+    if (request.frame.encoding or b"").lower() not in _IDENTITY:
+        raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+
+
 _Read = Callable[..., Asked]
 """What reads a body: :func:`read_generate` or :func:`read_table`."""
 _Write = Callable[[InferResponse], bytes]
@@ -125,8 +135,7 @@ class GenerateRoutes:
     def _read(self, read: _Read, request: Request, params: Params) -> Asked:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.core.model_metadata(model, version)
-        if (request.frame.encoding or b"").lower() not in _IDENTITY:
-            raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+        check_encoding(request)
         return read(request.body, metadata, model, version, self._max_input_size, self._inference.limits)
 
 

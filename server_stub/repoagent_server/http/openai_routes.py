@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.headers import Api
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.operations import visible
-from repoagent_server.http.generate import wanted_report
+from repoagent_server.http.generate import check_encoding, wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
 from repoagent_server.http.openai_answers import (
@@ -32,9 +32,9 @@ from repoagent_server.http.openai_answers import (
 )
 from repoagent_server.http.routes import check_depth
 from repoagent_server.http.service import Params, Route, route_of
-from repoagent_server.openai.answer import Answer, ChoicesAnswer
-from repoagent_server.openai.chat_request import ChatForm, read_chat
-from repoagent_server.openai.completion_request import CompletionForm, read_completion
+from repoagent_server.openai.answer import Answer
+from repoagent_server.openai.chat_request import ChatAnswer, read_chat
+from repoagent_server.openai.completion_request import CompletionAnswer, read_completion
 from repoagent_server.openai.embeddings import (
     VectorRequest,
     embedding_requests,
@@ -45,10 +45,10 @@ from repoagent_server.openai.embeddings import (
 )
 from repoagent_server.openai.errors import ModelNotFoundError, status_of
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_answer import ResponseAnswer
 from repoagent_server.openai.response_request import read_response
 from repoagent_server.openai.tensors import asked_of, makes_text
+from repoagent_server.openai.text_request import TextRequest
 from repoagent_server.openai.tokenizing import TokenRequest, read_detokenize, read_tokenize
 from repoagent_server.shared.core import Core
 
@@ -131,10 +131,8 @@ class ModelList:
         return entry if parent is None else {**entry, "root": parent, "parent": parent}
 
 
-_T = TypeVar("_T")
 _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
-_IDENTITY: Final = (b"", b"identity")
 _UNKNOWN: Final = "this server has no such path of OpenAI's API"
 _TURNED_OFF: Final = "this server does not serve OpenAI's API: start it with --allow-openai=true"
 
@@ -163,23 +161,8 @@ def _done(answer: Callable[[Request, Params], Response] | None) -> Callable[[Req
     return done
 
 
-Reader: TypeAlias = Callable[[object], tuple[Answer, Sequence[GenerationRequest]]]
-"""Makes the answer of a route that generates text, and what it asks of the model, from the body of a request."""
-
-
-def _chat(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
-    asked = read_chat(document)
-    return ChoicesAnswer(asked, ChatForm(log_probs=asked.log_probs, ranked=asked.ranked)), asked.asks
-
-
-def _completion(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
-    asked = read_completion(document)
-    return ChoicesAnswer(asked, CompletionForm(asked)), asked.asks
-
-
-def _response(document: object) -> tuple[Answer, Sequence[GenerationRequest]]:
-    asked = read_response(document)
-    return ResponseAnswer(asked), asked.asks
+Reader: TypeAlias = Callable[[object, Named, Request], tuple[Sequence[Asked], Callable[..., Group]]]
+"""Makes of the body of a request what it asks of the model, and what makes the group that answers."""
 
 
 class OpenAiRoutes:
@@ -197,17 +180,17 @@ class OpenAiRoutes:
 
     def _routes(self) -> list[Route]:
         looks = partial(Route, methods=_GET, pool="work", api=Api.MODEL_REPOSITORY, refuse=openai_error)
-        needs = Need(Scope.BODY, Right.INFER)
+        ask, needs = partial(partial, self.ask), Need(Scope.BODY, Right.INFER)
         asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs, refuse=openai_error)
         return [
-            asks("/v1/chat/completions", deferred=partial(self.generate, _chat)),
-            asks("/v1/completions", deferred=partial(self.generate, _completion)),
-            asks("/v1/responses", deferred=partial(self.generate, _response)),
-            asks("/v1/embeddings", deferred=partial(self.vectors, read_embedding)),
-            asks("/v1/score", deferred=partial(self.vectors, read_score)),
-            asks("/v1/rerank", deferred=partial(self.vectors, read_rerank)),
-            asks("/tokenize", deferred=partial(self.tokens, read_tokenize)),
-            asks("/detokenize", deferred=partial(self.tokens, read_detokenize)),
+            asks("/v1/chat/completions", deferred=ask(partial(self._texts, read_chat, ChatAnswer))),
+            asks("/v1/completions", deferred=ask(partial(self._texts, read_completion, CompletionAnswer))),
+            asks("/v1/responses", deferred=ask(partial(self._texts, read_response, ResponseAnswer))),
+            asks("/v1/embeddings", deferred=ask(partial(_vectors, read_embedding))),
+            asks("/v1/score", deferred=ask(partial(_vectors, read_score))),
+            asks("/v1/rerank", deferred=ask(partial(_vectors, read_rerank))),
+            asks("/tokenize", deferred=ask(partial(_tokens, read_tokenize))),
+            asks("/detokenize", deferred=ask(partial(_tokens, read_detokenize))),
             looks("/v1/models", answer=self.models, needs=listed(Right.METADATA)),
             looks(
                 "/v1/models/(?P<model>.+?)(?P<adapter>:.*|%3[Aa].*)?",
@@ -228,51 +211,44 @@ class OpenAiRoutes:
         except RepoAgentError as error:
             return openai_error(error)
 
-    def generate(self, reader: Reader, request: Request, _: Params, exchange: Exchange) -> None:
+    def ask(self, reader: Reader, request: Request, _: Params, exchange: Exchange) -> None:
+        """Ask the model that the body names for what ``reader`` makes of that; a long body is read on a thread."""
+
+        def read() -> tuple[Sequence[Asked], Callable[..., Group]]:
+            check_encoding(request)
+            document = _parsed(request)
+            return reader(document, self._named(document, request), request)
+
+        def submit(found: tuple[Sequence[Asked], Callable[..., Group]]) -> None:
+            requests, group = found
+            self._submit(group(request, exchange, self._long), requests, request, exchange)
+
+        def fail(error: Exception) -> None:
+            exchange.respond(openai_error(error))
+
+        if len(request.body) >= LONG_JSON:
+            self._long.do(lambda _: read(), submit, request, exchange, fail)
+            return
+        try:
+            submit(read())
+        except Exception as error:
+            fail(error)
+
+    def _texts(
+        self,
+        read: Callable[[object], TextRequest],
+        answer: Callable[[TextRequest], Answer],
+        document: object,
+        found: Named,
+        request: Request,
+    ) -> tuple[Sequence[Asked], Callable[..., Group]]:
         """``POST /v1/chat/completions``, ``/v1/completions`` and ``/v1/responses``."""
-
-        def read(document: object) -> tuple[Answer, list[Asked], bool]:
-            found = self._named(document, request)
-            answer, asks = reader(document)
-            return answer, self._requests(asks, found), asks[0].stream
-
-        def submit(found: tuple[Answer, list[Asked], bool]) -> None:
-            answer, requests, stream = found
-            kind = StreamGroup if stream else DocumentGroup
-            group = kind(answer, wanted_report(request), request, exchange, self._long)
-            self._submit(group, requests, request, exchange)
-
-        self._read_and(read, submit, request, exchange)
-
-    def vectors(
-        self, reader: Callable[[object], VectorRequest], request: Request, _: Params, exchange: Exchange
-    ) -> None:
-        """``POST /v1/embeddings``, ``/v1/score`` and ``/v1/rerank``."""
-
-        def read(document: object) -> tuple[VectorRequest, list[Asked]]:
-            found = self._named(document, request)
-            asked = reader(document)
-            return asked, embedding_requests(asked, found.metadata)
-
-        def submit(found: tuple[VectorRequest, list[Asked]]) -> None:
-            asked, requests = found
-            self._submit(VectorGroup(asked, request, exchange, self._long), requests, request, exchange)
-
-        self._read_and(read, submit, request, exchange)
-
-    def tokens(self, reader: Callable[[object], TokenRequest], request: Request, _: Params, exchange: Exchange) -> None:
-        """``POST /tokenize`` and ``/detokenize``."""
-
-        def read(document: object) -> tuple[TokenRequest, Asked]:
-            found = self._named(document, request)
-            asked = reader(document)
-            return asked, asked.asked(found.model, found.metadata)
-
-        def submit(found: tuple[TokenRequest, Asked]) -> None:
-            asked, to_model = found
-            self._submit(SingleGroup(asked, request, exchange, self._long), [to_model], request, exchange)
-
-        self._read_and(read, submit, request, exchange)
+        asked = read(document)
+        stream = asked.sampling.stream
+        # A model that answers each request once has its text whole in a stream, too.
+        in_pieces = stream and self._inference.core.decoupled(found.model)
+        requests = asked_of(asked, found.model, found.metadata, found.adapter, stream=in_pieces)
+        return requests, partial(StreamGroup if stream else DocumentGroup, answer(asked), wanted_report(request))
 
     def _named(self, document: object, request: Request) -> Named:
         """The model that the body names, once its client may use it: before anything else is read."""
@@ -282,34 +258,6 @@ class OpenAiRoutes:
             self._inference.admit(request.caller, model, route=route_of(request))
 
         return named(self._inference.core, Fields(document).model(), admit)
-
-    def _requests(self, asks: Sequence[GenerationRequest], found: Named) -> list[Asked]:
-        """The requests to the model. One that answers each request once has its text whole in a stream, too."""
-        asks = [replace(ask, adapter_name=found.adapter) for ask in asks] if found.adapter else asks
-        if asks[0].stream and not self._inference.core.decoupled(found.model):
-            asks = [replace(ask, stream=False) for ask in asks]
-        return asked_of(asks, found.model, found.metadata)
-
-    def _read_and(
-        self, read: Callable[[object], _T], submit: Callable[[_T], None], request: Request, exchange: Exchange
-    ) -> None:
-        """Read the request, a long one on a thread, and go on; an error is the answer."""
-
-        def reading(_: Callable[[], None] | None = None) -> _T:
-            if (request.frame.encoding or b"").lower() not in _IDENTITY:
-                raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-            return read(_parsed(request))
-
-        def fail(error: Exception) -> None:
-            exchange.respond(openai_error(error))
-
-        if len(request.body) >= LONG_JSON:
-            self._long.do(reading, submit, request, exchange, fail)
-            return
-        try:
-            submit(reading())
-        except Exception as error:
-            fail(error)
 
     def _submit(self, group: Group, requests: Sequence[Asked], request: Request, exchange: Exchange) -> None:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
@@ -323,6 +271,22 @@ class OpenAiRoutes:
             if group.failed:
                 break
             self._inference.core.submit(one)
+
+
+def _vectors(
+    read: Callable[[object], VectorRequest], document: object, found: Named, _: Request
+) -> tuple[Sequence[Asked], Callable[..., Group]]:
+    """``POST /v1/embeddings``, ``/v1/score`` and ``/v1/rerank``."""
+    asked = read(document)
+    return embedding_requests(asked, found.metadata), partial(VectorGroup, asked)
+
+
+def _tokens(
+    read: Callable[[object], TokenRequest], document: object, found: Named, _: Request
+) -> tuple[Sequence[Asked], Callable[..., Group]]:
+    """``POST /tokenize`` and ``/detokenize``."""
+    asked = read(document)
+    return [asked.asked(found.model, found.metadata)], partial(SingleGroup, asked)
 
 
 _MOST_MEMBERS: Final = 1 << 21

@@ -3,17 +3,15 @@
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse
 from repoagent_server.codec.json_text import dumps, loads
 from repoagent_server.openai.choice import Choice, Delta, StopWords
-from repoagent_server.openai.generation_request import GenerationRequest
-from repoagent_server.openai.sampling import Sampling
-from repoagent_server.openai.tools import Tools
+from repoagent_server.openai.text_request import TextRequest
 
 _TEXT: Final = "text_output"
 _LOG_PROBS: Final = "token_log_probs"
@@ -93,23 +91,6 @@ def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextRequest:
-    """A request to a route that generates text. ``asks``: one for each prompt."""
-
-    model: str
-    asks: Sequence[GenerationRequest]
-    sampling: Sampling
-    tools: Tools = field(default_factory=Tools)
-    log_probs: bool = False
-    ranked: int | None = None
-    """Of how many likeliest tokens the answer has log-probabilities of the prompt by their ids; None: it has none."""
-    echo: bool = False
-    """Of a completion: whether the prompt goes before its texts."""
-    echoed: Mapping[str, Any] = field(default_factory=dict)
-    """The fields that a response of ``/v1/responses`` repeats."""
-
-
 class Answer(ABC):
     """Takes the responses to each prompt of a request, each with ``count`` choices."""
 
@@ -117,8 +98,9 @@ class Answer(ABC):
     """Whether a stream ends with all that it has had."""
 
     def __init__(self, asked: TextRequest) -> None:
-        sampling, prompts, first = asked.sampling, len(asked.asks), asked.asks[0]
-        thinks = first.messages is not None and first.guide is None  # else the text has no reasoning to look for
+        self.asked: Final = asked
+        sampling, prompts = asked.sampling, len(asked.prompts)
+        thinks = asked.is_chat and asked.guide is None  # else the text has no reasoning to look for
         self._count = sampling.count
         self._stream = sampling.stream
         self._choices = [
@@ -209,45 +191,41 @@ def ranked_log_probs(entries: Sequence[bytes], most: int) -> list[dict[str, Any]
     return found
 
 
-class Form(Protocol):
-    """What the responses of a route with choices are made of."""
+class ChoicesAnswer(Answer):
+    """Chats and completions: a list of choices, or chunks of them."""
 
     prefix: str
     whole: str
     part: str
 
-    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
-
-    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]: ...
-
-    def more(self, first: Choice) -> dict[str, Any]:
-        """Further members of a whole response; ``first``: its first choice."""
-        ...
-
-
-class ChoicesAnswer(Answer):
-    """Chats and completions: a list of choices, or chunks of them."""
-
-    def __init__(self, asked: TextRequest, form: Form) -> None:
+    def __init__(self, asked: TextRequest) -> None:
         super().__init__(asked)
-        self._form = form
         self._include_usage = asked.sampling.include_usage
         self._continuous = asked.sampling.continuous_usage
         self._deltas: list[list[Delta]] = [[] for _ in self._choices]
         self._head = {
-            "id": form.prefix + secrets.token_hex(12),
-            "object": form.part if self._stream else form.whole,
+            "id": self.prefix + secrets.token_hex(12),
+            "object": self.part if self._stream else self.whole,
             "created": int(time.time()),
             "model": asked.model,
             "system_fingerprint": None,
         }
 
+    @abstractmethod
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
+        """The members of ``choices`` that a piece makes, one of each chunk."""
+
+    @abstractmethod
+    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
+        """The member of ``choices`` of a whole text."""
+
+    def more(self, first: Choice) -> dict[str, Any]:
+        """Further members of a whole response; ``first``: its first choice."""
+        return {}
+
     def document(self) -> bytes:
-        """The whole response."""
-        choices = [
-            self._form.choice(choice, deltas) for choice, deltas in zip(self._choices, self._deltas, strict=True)
-        ]
-        more = self._form.more(self._choices[0])
+        choices = list(map(self.choice, self._choices, self._deltas))
+        more = self.more(self._choices[0])
         return dumps({**self._head, "choices": choices, "usage": self._usage.document(), **more})
 
     def failure(self, error: bytes) -> bytes:
@@ -257,7 +235,7 @@ class ChoicesAnswer(Answer):
         if not self._stream:
             self._deltas[choice.index].append(delta)
             return b""
-        chunks = self._form.chunks(choice, delta)
+        chunks = self.chunks(choice, delta)
         choice.begun |= bool(chunks)
         return b"".join(self._event([chunk], self._usage.document() if self._continuous else None) for chunk in chunks)
 

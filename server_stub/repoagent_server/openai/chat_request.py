@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: the request, and the form of responses."""
+"""``/v1/chat/completions``: the request and the answer."""
 
 import secrets
 from collections.abc import Sequence
@@ -6,38 +6,34 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps_text
-from repoagent_server.openai.answer import TextRequest, ranked_log_probs
+from repoagent_server.openai.answer import ChoicesAnswer, ranked_log_probs
 from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.conversation import template_messages, template_values
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_ALTERNATIVES, MOST_TOKENS, read_ranked, read_sampling
+from repoagent_server.openai.text_request import TextRequest
 from repoagent_server.openai.tool_calls import CallPiece
 from repoagent_server.openai.tools import read_tools
 
 
-class ChatForm:
-    """Writes one response. ``log_probs``: whether it has them; ``ranked``: of how many likeliest tokens it has those of
-    the prompt, or None."""
+class ChatAnswer(ChoicesAnswer):
+    """Messages."""
 
     prefix = "chatcmpl-"
     whole = "chat.completion"
     part = "chat.completion.chunk"
 
-    def __init__(self, *, log_probs: bool, ranked: int | None = None) -> None:
-        self._log_probs = log_probs
-        self._ranked = ranked
-
     def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
-        """The members of ``choices`` that a piece makes, one of each chunk."""
+        """See :class:`ChoicesAnswer`."""
         found = []
+        content = delta.content
         if not choice.begun:
             found.append(self._chunk(choice, {"role": "assistant", "content": ""}))
         if delta.reasoning:
             found.append(self._chunk(choice, {"reasoning_content": delta.reasoning}))
-        if delta.content or delta.log_probs:
-            found.append(self._chunk(choice, {"content": delta.content}, self._listed(delta.log_probs)))
+        if content or delta.log_probs:
+            found.append(self._chunk(choice, {"content": content}, self._listed(delta.log_probs)))
         found += [self._chunk(choice, {"tool_calls": [_written_call(call)]}) for call in delta.calls]
         if choice.reason is not None:
             found.append({**self._chunk(choice, {}, reason=choice.reason), "stop_reason": choice.stop_reason})
@@ -49,10 +45,12 @@ class ChatForm:
         return {"index": choice.index, "delta": delta, "logprobs": log_probs, "finish_reason": reason}
 
     def _listed(self, log_probs: Sequence[Any]) -> dict[str, Any] | None:
-        return {"content": list(map(Fragment, log_probs)), "refusal": None} if self._log_probs else None
+        if self.asked.top_log_probs is None:
+            return None
+        return {"content": list(map(Fragment, log_probs)), "refusal": None}
 
     def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
-        """The member of ``choices`` of a whole text."""
+        """See :class:`ChoicesAnswer`."""
         text = "".join(delta.content for delta in deltas)
         calls = _joined([call for delta in deltas for call in delta.calls])
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
@@ -71,7 +69,8 @@ class ChatForm:
 
     def more(self, first: Choice) -> dict[str, Any]:
         """The log-probabilities of the prompt, which all choices share."""
-        return {} if self._ranked is None else {"prompt_logprobs": ranked_log_probs(first.prompt, self._ranked)}
+        ranked = self.asked.ranked
+        return {} if ranked is None else {"prompt_logprobs": ranked_log_probs(first.prompt, ranked)}
 
 
 def _written_call(call: CallPiece) -> dict[str, Any]:
@@ -114,18 +113,19 @@ def read_chat(document: object) -> TextRequest:
     if alternatives is not None and not log_probs:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
     ranked = read_ranked(fields, stream=sampling.stream)
-    ask = GenerationRequest(
-        messages=dumps_text(template_messages(fields)),
+    return TextRequest(
+        model=model,
+        prompts=[("messages", dumps_text(template_messages(fields)))],
         template_values=template_values(fields, *_TEMPLATE, tools=tools.given or None),
         max_tokens=_max_tokens(fields),
         sampling=sampling,
+        tools=tools,
         guide=tools.guide or guide,
         top_log_probs=(alternatives or 0) if log_probs else None,
         prompt_log_probs=ranked,
-        stream=sampling.stream,
+        ranked=ranked,
         usage=sampling.include_usage or not sampling.stream,
     )
-    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, log_probs=log_probs, ranked=ranked)
 
 
 def _refuse(fields: Fields) -> None:

@@ -37,12 +37,19 @@ class StopWords:
 class Delta:
     """What a piece of text adds."""
 
-    content: str = ""
+    parts: Sequence[Part] = ()
+    """Texts and calls, in their order."""
     reasoning: str = ""
-    calls: Sequence[CallPiece] = ()
     log_probs: Sequence[bytes] = ()
-    order: Sequence[Part] = ()
-    """Where there are calls, these and the pieces of the content in their order."""
+
+    @property
+    def content(self) -> str:
+        """The texts."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def calls(self) -> list[CallPiece]:
+        return [part for part in self.parts if isinstance(part, CallPiece)]
 
 
 @dataclass(slots=True)
@@ -91,12 +98,10 @@ class Choice:
             self._reasoning = self._reasoning or Reasoning(opened=thinking)
             reasoning, shown = self._reasoning.feed(shown, final=bool(reason))
         parts = self._split(shown, final=bool(reason))
-        calls = [part for part in parts if isinstance(part, CallPiece)]
-        content = "".join(part for part in parts if isinstance(part, str))
-        self._called |= bool(calls)
+        self._called = self._called or any(isinstance(part, CallPiece) for part in parts)
         if reason:
             self.reason = "tool_calls" if self._called and reason == "stop" else reason
-        return Delta(content, reasoning, calls, log_probs, parts if calls else ())
+        return Delta(parts, reasoning, log_probs)
 
     def _split(self, text: str, *, final: bool) -> Sequence[Part]:
         if self.tools.named is not None:

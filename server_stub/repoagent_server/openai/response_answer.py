@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps, loads
-from repoagent_server.openai.answer import Answer, TextRequest
+from repoagent_server.openai.answer import Answer
 from repoagent_server.openai.choice import Choice, Delta
+from repoagent_server.openai.text_request import TextRequest
 from repoagent_server.openai.tool_calls import CallPiece
 
 _ENDED: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -23,7 +24,6 @@ class ResponseAnswer(Answer):
 
     def __init__(self, asked: TextRequest) -> None:
         super().__init__(asked)
-        self._asked = asked
         self._id = f"resp_{secrets.token_hex(24)}"
         self._created = int(time.time())
         self._items: list[dict[str, Any]] = []
@@ -54,9 +54,9 @@ class ResponseAnswer(Answer):
         if delta.reasoning:
             self._grow("reasoning", delta.reasoning)
         log_probs = delta.log_probs
-        if not delta.calls and (delta.content or (log_probs and not delta.reasoning)):
-            self._grow("message", delta.content, log_probs)
-        for part in delta.order:
+        if log_probs and not (delta.reasoning or any(delta.parts)):  # Their text is still to come.
+            self._grow("message", "", log_probs)
+        for part in delta.parts:
             if isinstance(part, CallPiece):
                 self._call(part)
             elif part:
@@ -155,14 +155,14 @@ class ResponseAnswer(Answer):
             "background": False,
             "error": error,
             "incomplete_details": {"reason": self._ended} if self._ended else None,
-            "model": self._asked.model,
+            "model": self.asked.model,
             "output": self._items,
             "previous_response_id": None,
             "service_tier": "default",
             "store": False,
             "truncation": "disabled",
             "usage": None if self._status == "in_progress" else self._usage.of_response(),
-            **self._asked.echoed,
+            **self.asked.echoed,
         }
 
 

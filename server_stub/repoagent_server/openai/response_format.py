@@ -1,10 +1,10 @@
 """What the text must follow: OpenAI's ``response_format``, and vLLM's fields for the same."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.generation_request import Guide
 
 _FIELD: Final = "response_format"
 _OUTPUTS: Final = "structured_outputs"
@@ -13,6 +13,15 @@ _SPACES: Final = "the key 'x-guidance' of a schema sets its white space"
 _ELSEWHERE: Final = ("grammar", "json_schema", "regex", "ebnf", "structural_tag")
 """Names that other servers have."""
 _MOST_CHOICES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the text must follow; ``field`` of the request wants that."""
+
+    field: str
+    type: str
+    text: str = ""
 
 
 def response_guide(fields: Fields) -> Guide | None:

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import Fragment, dumps, dumps_text
-from repoagent_server.openai.answer import TextRequest
 from repoagent_server.openai.conversation import STORED, item_messages, template_values
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import format_guide
 from repoagent_server.openai.sampling import MOST_ALTERNATIVES, MOST_TOKENS, read_sampling
+from repoagent_server.openai.text_request import TextRequest
 from repoagent_server.openai.tools import read_tools
 
 _INCLUDED: Final = "message.output_text.logprobs"
@@ -50,16 +49,17 @@ def read_response(document: object) -> TextRequest:
     included = _INCLUDED in fields.texts("include", 64)
     reasoning = fields.object("reasoning")
     effort = None if reasoning is None else reasoning.text("effort")
-    ask = GenerationRequest(
-        messages=dumps_text(item_messages(fields)),
+    return TextRequest(
+        model=model,
+        prompts=[("messages", dumps_text(item_messages(fields)))],
         template_values=template_values(fields, tools=tools.given or None, reasoning_effort=effort),
         max_tokens=fields.whole("max_output_tokens", 1, MOST_TOKENS),
         sampling=sampling,
+        tools=tools,
         guide=tools.guide or guide,
         top_log_probs=(alternatives or 0) if included else None,
-        stream=sampling.stream,
+        echoed=_echoed(fields),
     )
-    return TextRequest(model=model, asks=[ask], sampling=sampling, tools=tools, echoed=_echoed(fields))
 
 
 def _echoed(fields: Fields) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a request asks for, as the tensors of a model: those of the ``llm`` backend, as far as the model has them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,12 +11,10 @@ from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.binary import BY_NAME
 from repoagent_server.codec.json_text import dumps_text
 from repoagent_server.openai.errors import FieldError
-from repoagent_server.openai.generation_request import GenerationRequest
+from repoagent_server.openai.text_request import TextRequest
 
 _TEXT: Final = "text_output"
 _PROMPTS: Final = ("text_input", "messages", "input_ids")
-ADAPTER: Final = "lora_name"
-"""The input that takes the name of an adapter."""
 _SAMPLING: Final = "sampling_parameters"
 _TENSORS: Final[Mapping[str, tuple[str, ...]]] = {
     "temperature": ("temperature",),
@@ -41,9 +39,18 @@ def makes_text(metadata: Mapping[str, Any]) -> bool:
     return _TEXT in outputs and not inputs.isdisjoint(_PROMPTS)
 
 
-def asked_of(asks: Sequence[GenerationRequest], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
-    """The requests to ``model``. They differ in their prompts alone, and share the tensors of all else: a thousand
-    copies of a long list of words or of a schema would be more than any request may take.
+def asked_of(
+    asked: TextRequest, model: str, metadata: Mapping[str, Any], adapter: str = "", *, stream: bool = False
+) -> list[Asked]:
+    """The requests to ``model``, one for each prompt. They share the tensors of all else: a thousand copies of a long
+    list of words or of a schema would be more than any request may take.
+
+    Args:
+        asked: What is asked for.
+        model: The name of the model.
+        metadata: What it takes.
+        adapter: The name that the model has for an adapter of it; at most one of this and the number in ``sampling``.
+        stream: Whether it is to answer in pieces.
 
     Raises:
         FieldError: the model has no input for something that is asked.
@@ -55,59 +62,50 @@ def asked_of(asks: Sequence[GenerationRequest], model: str, metadata: Mapping[st
             "'messages'"
         )
     prompts = []
-    for ask in asks:
+    for name, prompt in asked.prompts:
         tensors = ModelTensors(model, metadata)
-        _put_prompt(tensors, ask)
+        tensors.need("messages" if asked.is_chat else "prompt", name, prompt)
         prompts.append(tensors.made)
-    shared = _shared(asks[0], model, metadata)
-    return [Asked(model, {**made, **shared}) for made in prompts]
-
-
-def _shared(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> dict[str, Tensor]:
-    """All but the prompt."""
     tensors = ModelTensors(model, metadata)
-    _put_sampling(tensors, ask)
-    if ask.guide is not None:
-        tensors.need(ask.guide.field, "guided_decoding_guide_type", ask.guide.type)
-        tensors.need(ask.guide.field, "guided_decoding_guide", ask.guide.text)
-    if ask.sampling.adapter is not None:
-        tensors.need("lora_task_id", "lora_task_id", ask.sampling.adapter)
-    if ask.adapter_name:
-        tensors.need("model", ADAPTER, ask.adapter_name)
-    if ask.top_log_probs is not None:
-        tensors.need("logprobs", "top_log_probs", ask.top_log_probs)
-    if ask.prompt_log_probs is not None:
-        tensors.need(ask.prompt_field, "prompt_log_probs", ask.prompt_log_probs)
-    if ask.usage:
+    _put_all_else(tensors, asked, adapter)
+    tensors.offer("stream", stream)
+    return [Asked(model, {**made, **tensors.made}) for made in prompts]
+
+
+def _put_all_else(tensors: "ModelTensors", asked: TextRequest, adapter: str) -> None:
+    """All but the prompt."""
+    if asked.template_values is not None:
+        tensors.need("tools", "chat_template_kwargs", asked.template_values)
+    _put_sampling(tensors, asked)
+    if asked.guide is not None:
+        tensors.need(asked.guide.field, "guided_decoding_guide_type", asked.guide.type)
+        tensors.need(asked.guide.field, "guided_decoding_guide", asked.guide.text)
+    if asked.sampling.adapter is not None:
+        tensors.need("lora_task_id", "lora_task_id", asked.sampling.adapter)
+    if adapter:
+        tensors.need("model", "lora_name", adapter)
+    if asked.top_log_probs is not None:
+        tensors.need("logprobs", "top_log_probs", asked.top_log_probs)
+    if asked.prompt_log_probs is not None:
+        field = "echo" if asked.ranked is None else "prompt_logprobs"
+        tensors.need(field, "prompt_log_probs", asked.prompt_log_probs)
+    if asked.usage:
         tensors.offer("return_num_cached_tokens", True)
-    tensors.offer("stream", ask.stream)
     tensors.offer("exclude_input_in_output", True)
     for name in _WANTED:
         tensors.offer(name, True)
-    if ask.messages is not None and ask.guide is None:
+    if asked.is_chat and asked.guide is None:
         tensors.offer("return_reasoning_open", True)
-    return tensors.made
 
 
-def _put_prompt(tensors: "ModelTensors", ask: GenerationRequest) -> None:
-    if ask.messages is not None:
-        tensors.need("messages", "messages", ask.messages)
-        if ask.template_values is not None:
-            tensors.need("tools", "chat_template_kwargs", ask.template_values)
-    elif ask.tokens is not None:
-        tensors.need("prompt", "input_ids", list(ask.tokens))
-    else:
-        tensors.need("prompt", "text_input", ask.text or "")
-
-
-def _put_sampling(tensors: "ModelTensors", ask: GenerationRequest) -> None:
-    values, seed = dict(ask.sampling.values), ask.sampling.seed
+def _put_sampling(tensors: "ModelTensors", asked: TextRequest) -> None:
+    values, seed = dict(asked.sampling.values), asked.sampling.seed
     if not tensors.has("max_tokens") and tensors.has(_SAMPLING):  # As models of vllm_backend.
-        values |= {"max_tokens": limit} if (limit := ask.max_tokens or ask.usual_tokens) else {}
-    elif ask.max_tokens is not None:
-        tensors.need("max_tokens", "max_tokens", ask.max_tokens)
-    elif ask.usual_tokens is not None:
-        tensors.offer("max_tokens", ask.usual_tokens)
+        values |= {"max_tokens": limit} if (limit := asked.max_tokens or asked.usual_tokens) else {}
+    elif asked.max_tokens is not None:
+        tensors.need("max_tokens", "max_tokens", asked.max_tokens)
+    elif asked.usual_tokens is not None:
+        tensors.offer("max_tokens", asked.usual_tokens)
     if tensors.has(_SAMPLING):
         if seed is not None:
             values["seed"] = seed

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.generation_request import Guide
-from repoagent_server.openai.response_format import schema_guide
+from repoagent_server.openai.response_format import Guide, schema_guide
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST: Final = 1024

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
-from repoagent_server.openai.chat_request import ChatForm, read_chat
+from repoagent_server.openai.chat_request import ChatAnswer, read_chat
 from repoagent_server.openai.response_answer import ResponseAnswer
 from repoagent_server.openai.response_request import read_response
 
@@ -25,8 +25,7 @@ def _answer(kind: str, *, stream: bool) -> Answer:
     asked: dict[str, Any] = {"model": "m", "stream": stream}
     if kind == "response":
         return ResponseAnswer(read_response({**asked, "input": "x", "include": ["message.output_text.logprobs"]}))
-    chat = read_chat({**asked, "messages": user("x"), "logprobs": True})
-    return ChoicesAnswer(chat, ChatForm(log_probs=True))
+    return ChatAnswer(read_chat({**asked, "messages": user("x"), "logprobs": True}))
 
 
 def _response(text: str = "a", log_probs: Sequence[str] = ()) -> InferResponse:

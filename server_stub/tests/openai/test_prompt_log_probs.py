@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 from openai import BadRequestError, OpenAI
 from repoagent_server.openai.answer import ChoicesAnswer
-from repoagent_server.openai.completion_request import CompletionForm
+from repoagent_server.openai.completion_request import CompletionAnswer
 
 from .conftest import Token, user
 
@@ -182,7 +182,7 @@ def test_a_stream_that_echoes_many_lets_the_loop_answer_others(
 
 def test_what_fails_beside_the_loop_is_an_error_of_openai(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repoagent_server.http.openai_answers.LONG_JSON", 0)
-    monkeypatch.setattr(CompletionForm, "_echoed", lambda *_: 1 / 0)
+    monkeypatch.setattr(CompletionAnswer, "_echoed", lambda *_: 1 / 0)
     for stream in (False, True):
         response = http.post("/v1/completions", json={**MANY, "stream": stream})
         assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from repoagent_server.openai.chat_request import ChatForm
+from repoagent_server.openai.chat_request import ChatAnswer, read_chat
 from repoagent_server.openai.choice import Choice, Delta, StopWords
 from repoagent_server.openai.tool_calls import CallObject, CallPiece, ToolCalls
 
@@ -114,7 +114,8 @@ def test_a_call_of_many_pieces_is_read_once() -> None:
 def test_the_arguments_of_a_whole_answer_are_joined_once() -> None:
     pieces = [CallPiece(0, "add"), *[CallPiece(0, None, CountedText("12345678"))] * _MANY]
     CountedText.copied = 0
-    whole = ChatForm(log_probs=False).choice(Choice(0, StopWords(())), [Delta(calls=pieces)])
+    answer = ChatAnswer(read_chat({"model": "m", "messages": user("x")}))
+    whole = answer.choice(Choice(0, StopWords(())), [Delta(pieces)])
     assert whole["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "12345678" * _MANY}
     assert CountedText.copied == 0
 

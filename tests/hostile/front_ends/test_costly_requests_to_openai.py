@@ -75,7 +75,7 @@ def test_a_thousand_prompts_share_what_they_have_in_common() -> None:
     """Each had a copy of a schema of any size, and of a thousand words."""
     schema = {"enum": ["x" * 100_000]}
     body = {**_COMPLETION, "prompt": ["a", "b"] * 512, "bad_words": ["y" * 100_000], "guided_json": schema}
-    requests = asked_of(read_completion(body).asks, "m", _METADATA)
+    requests = asked_of(read_completion(body), "m", _METADATA)
     assert [request.inputs["text_input"].array.item() for request in requests[:3]] == [b"a", b"b", b"a"]
     for name in ("guided_decoding_guide", "sampling_parameters"):
         assert len(requests[0].inputs[name].array.item()) > 100_000
