@@ -18,6 +18,7 @@ from repoagent.server import ModelControlMode, Server
 from repoagent.server.logs import server_log
 from repoagent.server.server_options import check_types
 from repoagent_server.access import Access
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.asgi import AsgiApp
@@ -183,16 +184,12 @@ class KServeHttp(_Service):
             tls_handshakes=self._server.options.limits.tls_handshakes,
         )
         service = api_service(
-            self._server.core,
+            _served(self._server, self._access, allow_client_shm=options.allow_client_shm),
             metrics=self._server.metrics,
             forward_headers=options.header_forward_pattern,
-            regions=_regions(self._server, options.allow_client_shm),
-            limits=self._server.options.limits,
             openai=options.allow_openai,
             ui=options.allow_ui,
             explicit=self._server.options.model_control_mode is ModelControlMode.EXPLICIT,
-            access=self._access,
-            reserve=_reserve(self._server),
         )
         return HttpFrontend(endpoint, service)
 
@@ -206,11 +203,8 @@ class KServeGrpc(_Service):
     def _make(self) -> "HttpFrontend | GrpcFrontend":
         from repoagent_server.grpc.frontend import GrpcFrontend
 
-        regions = _regions(self._server, self._options.allow_client_shm)
-        limits = self._server.options.limits
-        held = _reserve(self._server)
-        core, options, access = self._server.core, self._options, self._access
-        return GrpcFrontend(core, options, regions=regions, limits=limits, access=access, reserve=held)
+        served = _served(self._server, self._access, allow_client_shm=self._options.allow_client_shm)
+        return GrpcFrontend(served, self._options)
 
 
 class Metrics(_Service):
@@ -254,18 +248,13 @@ def asgi_app(
         InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is not a regular expression.
     """
     service = api_service(
-        server.core,
-        allow_load_parameters=allow_load_parameters,
+        _served(server, access, allow_client_shm=allow_client_shm, allow_load_parameters=allow_load_parameters),
         metrics=server.metrics,
         max_input_size=max_body,
         forward_headers=forward_headers,
-        regions=_regions(server, allow_client_shm),
-        limits=server.options.limits,
         openai=allow_openai,
         ui=allow_ui,
         explicit=server.options.model_control_mode is ModelControlMode.EXPLICIT,
-        access=access,
-        reserve=_reserve(server),
     )
     return AsgiApp(service, max_body=max_body)
 
@@ -274,9 +263,18 @@ _shared: Final[MutableMapping[Server, Regions]] = WeakKeyDictionary()
 _reserves: Final[MutableMapping[Server, Reserve]] = WeakKeyDictionary()
 
 
-def _regions(server: Server, allowed: bool) -> Regions:
-    """The regions that all front ends of ``server`` have in common, if they are ``allowed`` to have any."""
-    return _shared.setdefault(server, Regions(allowed=True)) if allowed else NO_REGIONS
+def _served(
+    server: Server, access: Access | None, *, allow_client_shm: bool, allow_load_parameters: bool = False
+) -> Served:
+    """What front ends of ``server`` serve. Those with shared memory have the regions in common."""
+    return Served(
+        server.core,
+        regions=_shared.setdefault(server, Regions(allowed=True)) if allow_client_shm else NO_REGIONS,
+        limits=server.options.limits,
+        access=access,
+        reserve=_reserve(server),
+        allow_load_parameters=allow_load_parameters,
+    )
 
 
 def _reserve(server: Server) -> Reserve:

@@ -18,6 +18,7 @@ import pytest
 import repoagent_server.program.program
 from click.testing import CliRunner
 from repoagent_server.handlers.headers import Restrictions
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -276,7 +277,7 @@ def start(core: FakeCore) -> Iterator[StartFrontend]:
     ) -> HttpFrontend:
         endpoint = Endpoint(port=0, limits=Limits(**limits))
         service = api_service(
-            core, allow_load_parameters=allow_load_parameters, restrictions=restrictions, regions=regions
+            Served(core, allow_load_parameters=allow_load_parameters, regions=regions), restrictions=restrictions
         )
         frontend = HttpFrontend(endpoint, service)
         started.append(frontend)

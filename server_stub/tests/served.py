@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served as Parts
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -93,8 +94,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         core = stack.enter_context(ServingCore(options))
         regions = Regions(allowed=True)
         stack.callback(regions.close)
-        http = HttpFrontend(Endpoint(port=0), api_service(core, allow_load_parameters=True, regions=regions))
-        grpc = GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=True, regions=regions)
+        http = HttpFrontend(Endpoint(port=0), api_service(Parts(core, allow_load_parameters=True, regions=regions)))
+        grpc = GrpcFrontend(Parts(core, allow_load_parameters=True, regions=regions), GrpcOptions(port=0))
         for front in (http, grpc):
             stack.callback(front.stop)
             front.start()

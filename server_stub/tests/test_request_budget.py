@@ -18,6 +18,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, TrailersReceived
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -71,7 +72,7 @@ def regions() -> Iterator[Regions]:
 
 @pytest.fixture
 def http(core: ServingCore, regions: Regions) -> Iterator[tuple[str, int]]:
-    front = HttpFrontend(Endpoint(port=0), api_service(core, regions=regions))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core, regions=regions)))
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()
@@ -160,9 +161,9 @@ def test_a_request_calls_no_more_functions_than_its_budget_has(tmp_path: Path, r
         core = stack.enter_context(ServingCore(options))
         front: HttpFrontend | GrpcFrontend
         if form == "grpc":
-            front = GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=False, regions=regions)
+            front = GrpcFrontend(Served(core, allow_load_parameters=False, regions=regions), GrpcOptions(port=0))
         else:
-            front = HttpFrontend(Endpoint(port=0), api_service(core, regions=regions))
+            front = HttpFrontend(Endpoint(port=0), api_service(Served(core, regions=regions)))
         stack.callback(front.stop)
         front.start()
         connection = stack.enter_context(socket.create_connection(front.bind(), timeout=60))
@@ -210,7 +211,7 @@ class _GrpcClient:
 
 
 def test_grpc_reads_and_writes_as_often_as_http(core: ServingCore, regions: Regions) -> None:
-    front = GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=False, regions=regions)
+    front = GrpcFrontend(Served(core, allow_load_parameters=False, regions=regions), GrpcOptions(port=0))
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()
@@ -240,7 +241,7 @@ def test_a_request_to_a_model_s_process_wakes_the_front_end_s_loop_and_no_other_
     options = CoreOptions(repositories=(str(tmp_path),), control_mode=ControlMode.NONE, repoagent_directory=None)
     with ExitStack() as stack:
         core = stack.enter_context(ServingCore(options))
-        front = HttpFrontend(Endpoint(port=0), api_service(core, regions=regions))
+        front = HttpFrontend(Endpoint(port=0), api_service(Served(core, regions=regions)))
         stack.callback(front.stop)
         front.start()
         connection = stack.enter_context(socket.create_connection(front.bind(), timeout=60))

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -64,7 +65,7 @@ def test_the_log_of_a_fault_names_it(core: Any, client: httpx.Client, caplog: py
 
 @pytest.fixture
 def stub(core: Any) -> Iterator[Any]:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     with grpc.insecure_channel(f"127.0.0.1:{frontend.bind()[1]}") as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)

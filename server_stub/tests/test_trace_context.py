@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.handlers.inference import trace_context
+from repoagent_server.handlers.inference import Served, trace_context
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.serving.tracing.trace_settings import SpanSettings, TraceSettings
@@ -30,7 +30,7 @@ def spans(core: Any) -> Iterator[None]:
 
 @pytest.fixture
 def grpc_port(core: Any) -> Iterator[int]:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     yield frontend.bind()[1]
     frontend.stop()

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwcrypto import jwk, jwt
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -122,8 +123,8 @@ def proxy(deploy: Path, tool: Callable[[str], str], tmp_path_factory: pytest.Tem
         (folder / "models").mkdir()
         (folder / "models" / "digits").symlink_to(DIGITS)
         core = stack.enter_context(ServingCore(CoreOptions(repositories=(str(folder / "models"),))))
-        http = HttpFrontend(Endpoint(port=0), api_service(core))
-        grpc = GrpcFrontend(core, GrpcOptions(port=0))
+        http = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
+        grpc = GrpcFrontend(Served(core), GrpcOptions(port=0))
         for front in (http, grpc):
             stack.callback(front.stop)
             front.start()

@@ -16,6 +16,7 @@ import tritonclient.grpc as grpc_client
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -83,8 +84,8 @@ def clients(new_core: NewCore, tmp_path: Path, workspace: Path, repository: Path
 
         def make(**options: object) -> Clients:
             core = new_core(allow_swap=True, **options)
-            http = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(core))
-            grpc = GrpcFrontend(core, GrpcOptions(port=0))
+            http = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(Served(core)))
+            grpc = GrpcFrontend(Served(core), GrpcOptions(port=0))
             for front in (http, grpc):
                 stack.callback(front.stop)
                 front.start()

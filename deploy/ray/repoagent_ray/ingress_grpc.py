@@ -12,7 +12,7 @@ from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.infer import error_for_client
 from repoagent_server.grpc.response import code_for, details, error_message
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
-from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog, RunningRequest, log_refused
@@ -108,10 +108,10 @@ class IngressGrpc:
         loop = asyncio.get_running_loop()
         operations = ClusterOperations(self._core)
         service = GrpcService(
-            self._core, loop, self._pools, operations=operations, limits=self._limits, access=self._access
+            Served(self._core, limits=self._limits, access=self._access), loop, self._pools, operations=operations
         )
         self._inference = Inference(
-            self._core, Mailbox(loop), access=self._access, protocol="grpc", route=f"/{SERVICE}/{_INFER}"
+            Served(self._core, access=self._access), Mailbox(loop), protocol="grpc", route=f"/{SERVICE}/{_INFER}"
         )
         plain = {name: service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
         plain[_INFER] = grpc.unary_unary_rpc_method_handler(self._infer)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from repoagent_server.access import Access
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.http.api import logged, metrics_route
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response
@@ -49,7 +49,7 @@ def ingress_service(
         forward = _Forward(replicas, loop, guarded=access is not None)
         routes = [_route(route) for route in api_routes(operations, forward.once, forward)]
         if settings.allow_openai:
-            inference = Inference(core, Mailbox(loop), limits=settings.limits, access=access)
+            inference = Inference(Served(core, limits=settings.limits, access=access), Mailbox(loop))
             routes += _openai_routes(inference, LongWork(loop, pools.long), forward)
         if settings.allow_ui:
             routes += ui_routes(operations, explicit=True)

@@ -8,6 +8,7 @@ from repoagent_server.grpc.infer import status_of
 from repoagent_server.grpc.response import details
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.headers import HeaderForwarding
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.pools import Pools
 
 from repoagent.server import Server
@@ -62,5 +63,7 @@ class ReplicaGrpc:
     def _handler(self, method: Named) -> Any:
         if self._service is None:
             loop = asyncio.get_running_loop()
-            self._service = GrpcService(self._core, loop, self._pools, forwarding=self._forwarding, limits=self._limits)
+            self._service = GrpcService(
+                Served(self._core, limits=self._limits), loop, self._pools, forwarding=self._forwarding
+            )
         return self._service.service(method)

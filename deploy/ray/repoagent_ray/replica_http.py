@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.body import frame_of
 from repoagent_server.http.messages import Request, Response, error_response, headers_of
@@ -25,10 +26,9 @@ class ReplicaHttp:
 
     def __init__(self, server: Server, settings: Settings, pools: Pools) -> None:
         self._make = api_service(
-            server.core,
+            Served(server.core, limits=settings.limits),
             max_input_size=settings.max_body,
             forward_headers=settings.forward_headers,
-            limits=settings.limits,
             openai=settings.allow_openai,
         )
         self._pools = pools

@@ -11,8 +11,7 @@ from typing import Any, Final
 import grpc
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
-from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent_server.access import Access, AccessError, Caller
+from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RPCS, CallAccess
@@ -21,16 +20,12 @@ from repoagent_server.grpc.infer_stream import stream_infer
 from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
 from repoagent_server.handlers.headers import HeaderForwarding
-from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.handlers.operations import Call, LoadParameters, Operation, Operations, check_repository
 from repoagent_server.handlers.settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, TraceChanges
-from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
-from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.request_log import RequestLog
-from repoagent_server.shared.reserve import Reserve
 
 SERVICE: Final = "inference.GRPCInferenceService"
 _INFER: Final = "ModelInfer"
@@ -54,48 +49,34 @@ class GrpcService:
 
     def __init__(
         self,
-        core: Core,
+        served: Served,
         loop: asyncio.AbstractEventLoop,
         pools: Pools,
         *,
-        allow_load_parameters: bool = False,
-        regions: Regions = NO_REGIONS,
         operations: Operations | None = None,
         forwarding: HeaderForwarding | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        access: Access | None = None,
         in_flight: InFlight | None = None,
-        request_log: RequestLog | None = None,
         join: Callable[[list[Buffer]], bytes] | None = b"".join,
-        reserve: Reserve | None = None,
     ) -> None:
-        """Serve ``core``, on the thread of ``loop``.
+        """Serve what is ``served``, on the thread of ``loop``.
 
         Args:
-            core: What answers.
+            served: What answers, and who may ask it for what.
             loop: On whose thread this is called, and the calls are.
             pools: Where methods run that take their time.
-            allow_load_parameters: Whether load requests may bring a configuration and files.
-            regions: The shared memory that clients may register.
-            operations: Answer all but inference; None makes those of ``core``.
+            operations: Answer all but inference; None makes those of the core.
             forwarding: Which metadata reach the model as parameters.
-            limits: How much one request may hold.
-            access: Who may do what; None lets everybody do everything.
             in_flight: Counts the calls.
-            request_log: Gets a line for each inference request.
             join: What makes one message of the parts of an inference response; None leaves that to the transport.
-            reserve: The one of all front ends of the server; None makes one, as large as ``limits`` allow.
         """
-        self._operations = operations or Operations(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        inference = Inference(
-            core, Mailbox(loop), regions, forwarding, limits, access, protocol="grpc", route=_INFER_PATH,
-            reserve=reserve,
-        )  # fmt: skip
+        allowed, regions, access = served.allow_load_parameters, served.regions, served.access
+        self._operations = operations or Operations(served.core, allow_load_parameters=allowed, regions=regions)
+        inference = Inference(served, Mailbox(loop), forwarding, protocol="grpc", route=_INFER_PATH)
         self._pools = pools
         self._in_flight = in_flight or InFlight()
         self.stopping = False
         """Set from any thread: from now on inference, load and unload are refused."""
-        calls = self.calls = InferCalls(inference, self._in_flight, pools.long, request_log)
+        calls = self.calls = InferCalls(inference, self._in_flight, pools.long, served.request_log)
         self.access = None if access is None else CallAccess(access, SERVICE)
         """Who may do what; None without access control."""
         self._handlers = {f"/{SERVICE}/{operation.name}": self._unary(operation) for operation in RPCS}

@@ -19,12 +19,14 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
+from repoagent_server.access.access import Denials
 from repoagent_server.access.credentials import CREDENTIALS
 from repoagent_server.access.rights import for_model
 from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
+from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
 
 logger = logging.getLogger(__name__)
@@ -134,40 +136,63 @@ _NO_CONTEXT: Final = CallContext()
 _NEEDS: Final = for_model(Right.INFER)
 
 
-class Inference:
-    """Prepares requests and hands them to the core. Belongs to the event loop that ``mailbox`` leads to.
-
-    ``mailbox`` is the way back for the answers, ``regions`` the shared memory that clients may name,
-    ``limits`` how much one request may hold, ``access`` who may infer with what; None lets everybody.
-    """
+class Served:
+    """A core, and what all front ends of a server have in common."""
 
     def __init__(
         self,
         core: Core,
-        mailbox: Mailbox,
+        *,
         regions: Regions = NO_REGIONS,
-        forwarding: HeaderForwarding | None = None,
         limits: Limits = DEFAULT_LIMITS,
         access: Access | None = None,
+        request_log: RequestLog | None = None,
+        denials: Denials | None = None,
+        reserve: Reserve | None = None,
+        allow_load_parameters: bool = False,
+    ) -> None:
+        self.core: Final = core
+        self.regions: Final = regions
+        """The shared memory that clients may register."""
+        self.limits: Final = limits
+        """How much one request may hold."""
+        self.access: Final = access
+        """Who may do what; None lets everybody do everything."""
+        self.request_log: Final = request_log
+        """Gets a line for each request to a model."""
+        self.denials: Final = denials or Denials(core.audit)
+        """Counts and records what is refused for its headers."""
+        self.reserve: Final = reserve or Reserve(limits.held_bytes)
+        """Of the memory for bodies and answers."""
+        self.allow_load_parameters: Final = allow_load_parameters
+        """Whether load requests may bring a configuration and files."""
+
+
+class Inference:
+    """Prepares requests and hands them to the core. Belongs to the event loop that ``mailbox`` leads to, over which the
+    answers come."""
+
+    def __init__(
+        self,
+        served: Served,
+        mailbox: Mailbox,
+        forwarding: HeaderForwarding | None = None,
         *,
         protocol: str = "http",
         route: str = "infer",
-        reserve: Reserve | None = None,
     ) -> None:
-        """``reserve`` is the one of all front ends of the server.
-
-        ``protocol`` and ``route`` are what denied requests are reported with where no more is known."""
-        self.core = core
+        """``protocol`` and ``route`` are what denied requests are reported with where no more is known."""
+        self.core = served.core
         self._protocol = protocol
         self._route = route
-        self._access = access
+        self._access = served.access
         self.mailbox = mailbox
-        self._regions = regions
-        self.limits = limits
-        self.reserve = reserve or Reserve(limits.held_bytes)
+        self._regions = served.regions
+        self.limits = served.limits
+        self.reserve = served.reserve
         forwarding = forwarding or HeaderForwarding()
         # A model is no one to be given the keys of its clients.
-        self._forwarding = forwarding if access is None else forwarding.without(CREDENTIALS)
+        self._forwarding = forwarding if served.access is None else forwarding.without(CREDENTIALS)
 
     def hold(self, asked: Asked) -> None:
         """Count the tensors of a long request that are no views of its body, until they are gone.

@@ -4,16 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.measuring.prometheus import CONTENT_TYPE
 from repoagent_server.access import Access, Need, Right
 from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file_reader import METRICS
 from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.headers import Api, HeaderForwarding, Restrictions
-from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.handlers.operations import Operations
-from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.generate import GenerateRoutes
@@ -24,7 +22,6 @@ from repoagent_server.http.openai_routes import OpenAiRoutes, load_routes
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, MakeService, Match, Params, Route, Router, ServiceFactory, Watch
 from repoagent_server.http.ui_routes import ui_routes
-from repoagent_server.shared.core import Core
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog, RunningRequest
 from repoagent_server.shared.reserve import Reserve
@@ -35,56 +32,42 @@ _ALL_METADATA: Final = for_all(Right.METADATA)
 
 
 def api_service(
-    core: Core,
+    served: Served,
     *,
-    allow_load_parameters: bool = False,
     metrics: MetricsText | None = None,
     max_input_size: int = DEFAULT_MAX_BODY,
     restrictions: Restrictions | None = None,
     forward_headers: str = "",
-    regions: Regions = NO_REGIONS,
-    limits: Limits = DEFAULT_LIMITS,
     openai: bool = False,
     make_service: MakeService = HttpService,
-    access: Access | None = None,
-    request_log: RequestLog | None = None,
     ui: bool = False,
     explicit: bool = False,
-    denials: Denials | None = None,
-    reserve: Reserve | None = None,
 ) -> ServiceFactory:
-    """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
+    """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve the API.
 
     Args:
-        core: What answers.
-        allow_load_parameters: Whether load requests may bring a configuration and files.
+        served: What answers, and who may ask it for what.
         metrics: Writes the metrics page; without it there is none on this port.
         max_input_size: How many bytes the tensors of a request may have once its body is decoded.
         restrictions: What needs a header.
-        regions: The shared memory that clients may register.
-        limits: How much one request may hold.
         openai: Whether OpenAI's API is served, below ``/v1``. Otherwise its paths answer 404 with the flag that does.
         make_service: What dispatches requests; another one than HttpService may translate them first.
-        access: Who may do what; None lets everybody do everything.
-        request_log: Gets a line for each request to a model.
         ui: Whether there is a page for people, at ``/ui``.
         explicit: Whether that page offers to load and unload models.
-        denials: Counts and records what is refused for its headers; None records it in the core's audit log.
-        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` allow.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
         InvalidArgumentError: ``forward_headers`` is not a regular expression.
     """
     forwarding = HeaderForwarding(forward_headers)
-    held = reserve or Reserve(limits.held_bytes)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        operations = Operations(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access, reserve=held)
+        allowed, regions = served.allow_load_parameters, served.regions
+        operations = Operations(served.core, allow_load_parameters=allowed, regions=regions)
+        inference = Inference(served, Mailbox(loop), forwarding)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
-        infer = InferRoute(inference, long, CodedBodies(LongWork(loop, pools.work), max_input_size, held))
+        infer = InferRoute(inference, long, CodedBodies(LongWork(loop, pools.work), max_input_size, served.reserve))
         routes = api_routes(operations, infer, generate)
         routes += load_routes(routes, served=openai)
         routes += OpenAiRoutes(inference, long).routes(served=openai)
@@ -93,10 +76,10 @@ def api_service(
         if metrics is not None:
             routes.append(metrics_route(metrics))
         service = make_service(Router(routes, restrictions or {}), loop, pools)
-        service.access = access
-        service.denials = denials or Denials(core.audit)
-        service.reserve = held
-        service.watch = None if request_log is None else logged(request_log)
+        service.access = served.access
+        service.denials = served.denials
+        service.reserve = served.reserve
+        service.watch = None if served.request_log is None else logged(served.request_log)
         return service
 
     return make

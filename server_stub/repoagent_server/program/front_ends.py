@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Final, Protocol
+from typing import Protocol
 
 from repoagent.atomic_file import replace_file
 from repoagent.errors import UnavailableError
@@ -17,31 +17,27 @@ from repoagent.server.exposition.page import Machine, Source, page_text
 from repoagent.serving.core import ServingCore
 from repoagent_server.access import Access
 from repoagent_server.access.access import Denials
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.sagemaker import sagemaker_service
 from repoagent_server.http.hosting.vertex import vertex_service
 from repoagent_server.http.reader import Limits
-from repoagent_server.program.options import ServeOptions
+from repoagent_server.http.service import ServiceFactory
+from repoagent_server.program.options import (
+    GRPC,
+    HTTP,
+    METRICS,
+    READY_NAMES,
+    SAGEMAKER,
+    VERTEX,
+    ServeOptions,
+    port_flag,
+)
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.request_log import RequestLog
-from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import CertificateMetrics, HeldCertificates, TlsFiles
-
-_HTTP: Final = "HTTPService"
-_METRICS: Final = "Metrics Service"
-_GRPC: Final = "GRPCInferenceService"
-_SAGEMAKER: Final = "Sagemaker HTTPService"
-_VERTEX: Final = "Vertex AI HTTPService"
-READY_NAMES: Final = {
-    _HTTP: "http",
-    _GRPC: "grpc",
-    _METRICS: "metrics",
-    _SAGEMAKER: "sagemaker",
-    _VERTEX: "vertex-ai",
-}
-"""The names of the ways in in the ready file, in metrics and in flags."""
 
 
 @contextmanager
@@ -50,7 +46,7 @@ def naming_the_flag(name: str) -> Iterator[None]:
     try:
         yield
     except UnavailableError as error:
-        raise UnavailableError(f"{error} (--{READY_NAMES[name]}-port)") from error
+        raise UnavailableError(f"{error} ({port_flag(name)})") from error
 
 
 class FrontEnd(Protocol):
@@ -89,103 +85,72 @@ def front_ends(
     """Every way in that ``options`` ask for, not bound yet. ``page`` gives the metrics, ``tls`` has what each of
     :func:`tls_files` is served with."""
     fronts: dict[str, FrontEnd] = {}
-    limits, reserve = Limits(max_body=options.http_max_input_size), Reserve(options.limits.held_bytes)
+    places = options.places()
+    served = Served(
+        core,
+        regions=regions,
+        limits=options.limits,
+        access=access,
+        request_log=request_log,
+        denials=denials,
+        allow_load_parameters=options.allow_load_parameters,
+    )
     api = partial(
         api_service,
-        core,
-        allow_load_parameters=options.allow_load_parameters,
+        served,
         metrics=page,
         max_input_size=options.http_max_input_size,
         restrictions=options.http_restrictions,
         forward_headers=options.http_header_forward_pattern,
-        regions=regions,
-        limits=options.limits,
         openai=options.allow_openai,
         ui=options.allow_ui,
         explicit=options.model_control_mode.lower() == "explicit",
-        access=access,
-        request_log=request_log,
-        denials=denials,
-        reserve=reserve,
     )
-    if options.allow_http:
-        endpoint = _endpoint(options, options.http_address, options.http_port, limits, tls.get(_HTTP))
-        fronts[_HTTP] = HttpFrontend(endpoint, api())
-    hosting = partial(Endpoint, options.http_address, limits=limits, allowed_hosts=options.http_allowed_host)
+
+    def listening(name: str, service: ServiceFactory) -> HttpFrontend:
+        limits, hosts = Limits(max_body=options.http_max_input_size), options.http_allowed_host
+        handshakes = options.limits.tls_handshakes
+        return HttpFrontend(Endpoint(*places[name], limits, hosts, tls.get(name), handshakes), service)
+
+    if HTTP in places:
+        fronts[HTTP] = listening(HTTP, api())
     if options.sagemaker is not None:
-        endpoint = hosting(options.sagemaker.port)
-        fronts[_SAGEMAKER] = HttpFrontend(endpoint, sagemaker_service(options.sagemaker, core, api))
+        fronts[SAGEMAKER] = listening(SAGEMAKER, sagemaker_service(options.sagemaker, core, api))
     if options.vertex is not None:
-        endpoint = hosting(options.vertex.port)
-        fronts[_VERTEX] = HttpFrontend(endpoint, vertex_service(options.vertex, core, api))
-    if options.allow_grpc:
+        fronts[VERTEX] = listening(VERTEX, vertex_service(options.vertex, core, api))
+    if GRPC in places:
         # Imported here: a server without gRPC need not hold its library in memory.
         from repoagent_server.grpc.frontend import GrpcFrontend
 
-        fronts[_GRPC] = GrpcFrontend(
-            core,
-            options.grpc,
-            allow_load_parameters=options.allow_load_parameters,
-            restrictions=options.grpc_restrictions,
-            regions=regions,
-            limits=options.limits,
-            access=access,
-            request_log=request_log,
-            denials=denials,
-            reserve=reserve,
-            tls=tls.get(_GRPC),
-        )
+        grpc, guarded = options.grpc, options.grpc_restrictions
+        fronts[GRPC] = GrpcFrontend(served, grpc, restrictions=guarded, tls=tls.get(GRPC))
     if page is not None:
-        address = options.metrics_address or options.http_address
-        endpoint = _endpoint(options, address, options.metrics_port, limits, tls.get(_METRICS))
-        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access, request_log, denials, reserve))
+        fronts[METRICS] = listening(METRICS, metrics_service(page, access, request_log, denials, served.reserve))
     return fronts
-
-
-def _endpoint(options: ServeOptions, address: str, port: int, limits: Limits, tls: HeldCertificates | None) -> Endpoint:
-    hosts, handshakes = options.http_allowed_host, options.limits.tls_handshakes
-    return Endpoint(address, port, options.reuse_http_port, limits, hosts, tls, handshakes)
 
 
 def tls_files(options: ServeOptions) -> dict[str, TlsFiles]:
     """The files of each way in with TLS, by the names of :func:`front_ends`."""
     tls, grpc = options.http_tls, options.grpc
     found = {
-        _HTTP: tls.http if options.allow_http else None,
-        _METRICS: tls.metrics if options.allow_metrics else None,
-        _GRPC: grpc.tls_files() if options.allow_grpc and (grpc.use_ssl or grpc.use_mutual_auth) else None,
+        HTTP: tls.http if options.allow_http else None,
+        METRICS: tls.metrics if options.allow_metrics else None,
+        GRPC: grpc.tls_files() if options.allow_grpc and (grpc.use_ssl or grpc.use_mutual_auth) else None,
     }
     return {name: files for name, files in found.items() if files is not None}
 
 
-def ports(options: ServeOptions) -> dict[str, tuple[str, int, bool]]:
-    """Address and port of each way in that ``options`` ask for, and whether other servers may listen there, too; by the
-    names of :func:`front_ends`."""
-    metrics_address, reuse = options.metrics_address or options.http_address, options.reuse_http_port
-    found = {
-        _HTTP: (options.http_address, options.http_port, reuse) if options.allow_http else None,
-        _SAGEMAKER: (options.http_address, options.sagemaker.port, False) if options.sagemaker is not None else None,
-        _VERTEX: (options.http_address, options.vertex.port, False) if options.vertex is not None else None,
-        _GRPC: (options.grpc.address, options.grpc.port, options.grpc.reuse_port) if options.allow_grpc else None,
-        _METRICS: (metrics_address, options.metrics_port, reuse) if options.allow_metrics else None,
-    }
-    return {name: one for name, one in found.items() if one is not None}
-
-
 def with_ports(options: ServeOptions, taken: Mapping[str, int]) -> ServeOptions:
     """``options`` with the ports that were taken for those that were left open."""
-
-    def port(name: str, chosen: int) -> int:
-        return taken.get(name, chosen)
-
+    port, grpc = taken.get, replace(options.grpc, port=taken.get(GRPC, options.grpc.port))
     sagemaker, vertex = options.sagemaker, options.vertex
     return replace(
         options,
-        http_port=port(_HTTP, options.http_port),
-        metrics_port=port(_METRICS, options.metrics_port),
-        grpc=replace(options.grpc, port=port(_GRPC, options.grpc.port)),
-        sagemaker=None if sagemaker is None else replace(sagemaker, port=port(_SAGEMAKER, sagemaker.port)),
-        vertex=None if vertex is None else replace(vertex, port=port(_VERTEX, vertex.port)),
+        http_port=port(HTTP, options.http_port),
+        metrics_port=port(METRICS, options.metrics_port),
+        grpc=grpc,
+        sagemaker=None if sagemaker is None else replace(sagemaker, port=port(SAGEMAKER, sagemaker.port)),
+        vertex=None if vertex is None else replace(vertex, port=port(VERTEX, vertex.port)),
     )
 
 

@@ -22,8 +22,8 @@ from repoagent_server.processes.desk import Desk
 from repoagent_server.processes.fleet import Fleet
 from repoagent_server.processes.user import WorkerUser
 from repoagent_server.processes.versions import Handed
-from repoagent_server.program.front_ends import READY_NAMES, naming_the_flag, ports, tls_files, with_ports
-from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.front_ends import naming_the_flag, tls_files, with_ports
+from repoagent_server.program.options import GRPC, ServeOptions
 from repoagent_server.program.shared_settings import SharedSettings
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.tls.certificates import Certificates
@@ -251,10 +251,10 @@ class _Ports:
         self.addresses: dict[str, tuple[str, int]] = {}
         self.sockets: dict[tuple[str, int], list[socket.socket]] = {}
         try:
-            for name, (address, port, shared) in ports(options).items():
+            for name, (address, port, shared) in options.places().items():
                 host, number = address.removeprefix("[").removesuffix("]"), 0
                 with naming_the_flag(name):
-                    if is_unix(address) and READY_NAMES[name] == "grpc":  # Each worker accepts from the one there is.
+                    if is_unix(address) and name == GRPC:  # Each worker accepts from the one there is.
                         made = [bound_unix(address)]
                         made += [made[0].dup() for _ in range(options.processes - 1)]
                     else:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import click
 
@@ -21,6 +22,22 @@ from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.http.listener import is_unix
 from repoagent_server.http.origins import is_loopback
 from repoagent_server.shared.grpc_options import GrpcOptions
+
+HTTP: Final = "HTTPService"
+METRICS: Final = "Metrics Service"
+GRPC: Final = "GRPCInferenceService"
+SAGEMAKER: Final = "Sagemaker HTTPService"
+VERTEX: Final = "Vertex AI HTTPService"
+READY_NAMES: Final = {HTTP: "http", GRPC: "grpc", METRICS: "metrics", SAGEMAKER: "sagemaker", VERTEX: "vertex-ai"}
+"""The names of the ways in in the ready file, in metrics and in flags."""
+
+
+class Place(NamedTuple):
+    """Where a way in listens. ``shared``: other servers may listen there, too."""
+
+    address: str
+    port: int
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,28 +228,35 @@ class ServeOptions(LoaderSettings):
 
     def _check_ports(self) -> None:
         """Refuse two endpoints at one port, and one outside the range that SageMaker leaves."""
-        ports = list(self._ports())
-        for (flag, address, port), (other, other_address, other_port) in combinations(ports, 2):
-            if (address, port) == (other_address, other_port) and port:
-                raise click.UsageError(f"{flag} and {other} are both {port}; give them different ports")
+        places = {port_flag(name): place for name, place in self.places().items()}
+        for (flag, place), (other, other_place) in combinations(places.items(), 2):
+            if place[:2] == other_place[:2] and place.port:
+                raise click.UsageError(f"{flag} and {other} are both {place.port}; give them different ports")
         if self.sagemaker is not None and self.sagemaker.safe_ports is not None:
             low, high = self.sagemaker.safe_ports
-            for flag, _, port in ports:
-                if flag != "--sagemaker-port" and not low <= port <= high:
-                    raise click.UsageError(f"{flag} is {port}; --sagemaker-safe-port-range allows {low} to {high}")
+            del places[port_flag(SAGEMAKER)]
+            for flag, place in places.items():
+                if not low <= place.port <= high:
+                    raise click.UsageError(
+                        f"{flag} is {place.port}; --sagemaker-safe-port-range allows {low} to {high}"
+                    )
 
-    def _ports(self) -> Iterator[tuple[str, str, int]]:
-        """Flag, address and port of each endpoint that is served."""
-        if self.allow_http:
-            yield "--http-port", self.http_address, self.http_port
-        if self.allow_grpc:
-            yield "--grpc-port", self.grpc.address, self.grpc.port
-        if self.allow_metrics:
-            yield "--metrics-port", self.metrics_address or self.http_address, self.metrics_port
-        if self.sagemaker is not None:
-            yield "--sagemaker-port", self.http_address, self.sagemaker.port
-        if self.vertex is not None:
-            yield "--vertex-ai-port", self.http_address, self.vertex.port
+    def places(self) -> dict[str, Place]:
+        """Where each way in that is wanted listens."""
+        address, shared = self.http_address, self.reuse_http_port
+        found = {
+            HTTP: Place(address, self.http_port, shared) if self.allow_http else None,
+            GRPC: Place(self.grpc.address, self.grpc.port, self.grpc.reuse_port) if self.allow_grpc else None,
+            METRICS: Place(self.metrics_address or address, self.metrics_port, shared) if self.allow_metrics else None,
+            SAGEMAKER: Place(address, self.sagemaker.port) if self.sagemaker is not None else None,
+            VERTEX: Place(address, self.vertex.port) if self.vertex is not None else None,
+        }
+        return {name: place for name, place in found.items() if place is not None}
+
+
+def port_flag(name: str) -> str:
+    """The flag that has the port of a way in."""
+    return f"--{READY_NAMES[name]}-port"
 
 
 def open_ports(options: ServeOptions) -> list[str]:

@@ -32,7 +32,6 @@ from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.program.auditing import AuditMetrics, audit_log, note_access_change
 from repoagent_server.program.front_ends import (
-    READY_NAMES,
     FrontEnd,
     certificate_metrics,
     clear_ready_file,
@@ -44,7 +43,7 @@ from repoagent_server.program.front_ends import (
     write_ready_file,
 )
 from repoagent_server.program.logs import configure, table
-from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.options import READY_NAMES, ServeOptions
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals, watchdog
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.certificates import Certificates

@@ -18,6 +18,7 @@ from jwt.algorithms import ECAlgorithm
 from repoagent_server.access import Denied
 from repoagent_server.access.access_file import AccessChange, AccessFile
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -226,17 +227,16 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             HttpFrontend(
                 Endpoint(port=0),
                 api_service(
-                    core,
-                    allow_load_parameters=True,
+                    Served(core, allow_load_parameters=True, regions=regions, access=file.access),
                     metrics=page,
-                    regions=regions,
                     openai=True,
                     ui=True,
-                    access=file.access,
                 ),
             ),
             HttpFrontend(Endpoint(port=0), metrics_service(page, file.access)),
-            GrpcFrontend(core, GrpcOptions(port=0), allow_load_parameters=True, regions=regions, access=file.access),
+            GrpcFrontend(
+                Served(core, allow_load_parameters=True, regions=regions, access=file.access), GrpcOptions(port=0)
+            ),
         ]
         for front in fronts:
             stack.callback(front.stop)

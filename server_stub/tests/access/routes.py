@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
 
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.service import Route
 
@@ -34,7 +35,7 @@ def routes(*, openai: bool = True) -> list[Route]:
     nothing: Any = SimpleNamespace(work=None, long=None, waits=None, asks=None)
     loop = asyncio.new_event_loop()
     try:
-        make = api_service(core, allow_load_parameters=True, metrics=str, openai=openai, ui=True, explicit=True)
+        make = api_service(Served(core, allow_load_parameters=True), metrics=str, openai=openai, ui=True, explicit=True)
         return make(loop, nothing).routes
     finally:
         loop.close()

@@ -14,6 +14,7 @@ from repoagent_server.access.access import Denials
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.headers import Api, Restriction
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -69,7 +70,7 @@ def access(denials: Denials, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_over_http(core: Any, access: Any, denials: Denials, counts: Counts, audit: Any) -> None:
-    service = api_service(core, access=access, restrictions=_RESTRICTED, denials=denials)
+    service = api_service(Served(core, access=access, denials=denials), restrictions=_RESTRICTED)
     front = HttpFrontend(Endpoint(port=0), service)
     with ExitStack() as stack:
         stack.callback(front.stop)
@@ -92,7 +93,7 @@ def test_over_http(core: Any, access: Any, denials: Denials, counts: Counts, aud
 
 
 def test_what_the_body_decides_is_noted_with_the_request(core: Any, access: Any, denials: Denials, audit: Any) -> None:
-    front = HttpFrontend(Endpoint(port=0), api_service(core, access=access, denials=denials, openai=True))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core, access=access, denials=denials), openai=True))
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()
@@ -106,7 +107,7 @@ def test_what_the_body_decides_is_noted_with_the_request(core: Any, access: Any,
 
 
 def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, audit: Any) -> None:
-    front = GrpcFrontend(core, GrpcOptions(port=0), access=access, restrictions=_RESTRICTED, denials=denials)
+    front = GrpcFrontend(Served(core, access=access, denials=denials), GrpcOptions(port=0), restrictions=_RESTRICTED)
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()

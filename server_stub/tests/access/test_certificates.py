@@ -16,6 +16,7 @@ from repoagent_server.access import Scope
 from repoagent_server.access.access_file import AccessFile
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.service import ServiceFactory
@@ -73,7 +74,7 @@ class _Serving:
 
     def _service(self, file: AccessFile) -> ServiceFactory:
         """With everything on."""
-        return api_service(self._core, access=file.access, metrics=str, openai=True, ui=True, explicit=True)
+        return api_service(Served(self._core, access=file.access), metrics=str, openai=True, ui=True, explicit=True)
 
     def http(self, file: AccessFile, pair: Pair | None, *, mutual: bool = True) -> Ask:
         web = self.web(file, pair, mutual=mutual)
@@ -94,7 +95,7 @@ class _Serving:
             server_key=self._own.key,
             root_cert=self._authority.root,
         )
-        front = GrpcFrontend(self._core, options, access=file.access)
+        front = GrpcFrontend(Served(self._core, access=file.access), options)
         self._stack.callback(front.stop)
         front.start()
         files = [Path(name).read_bytes() for name in (self._authority.root, pair.key, pair.certificate)]

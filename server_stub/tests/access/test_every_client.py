@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -77,7 +78,7 @@ def test_a_refusal_is_reported_once(guarded: Guarded, http: httpx.Client, case: 
 @pytest.fixture(scope="module")
 def without_openai(guarded: Guarded) -> Iterator[httpx.Client]:
     """A port over the same core, with the same access file, where OpenAI's API is off."""
-    with client_of(api_service(guarded.core, access=guarded.file.access)) as client:
+    with client_of(api_service(Served(guarded.core, access=guarded.file.access))) as client:
         yield client
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from repoagent_server.access import Right, Scope
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
 from repoagent_server.http.hosting.service import hosted
@@ -24,7 +25,7 @@ def web(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[httpx.Clie
         if request.param == "sagemaker"
         else Vertex(VertexOptions("/ping", "/invocations"), "fraud-us")
     )
-    service = api_service(guarded.core, make_service=hosted(platform), access=guarded.file.access)
+    service = api_service(Served(guarded.core, access=guarded.file.access), make_service=hosted(platform))
     with client_of(service) as client:
         yield client
 

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from repoagent_server.handlers.headers import Api, Restriction
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from tritonclient.utils import InferenceServerException
@@ -150,7 +151,7 @@ def test_shared_memory_of_others_cannot_be_named(guarded: Guarded, http: httpx.C
 
 def test_both_hold_a_restricted_part_and_the_access_file(guarded: Guarded) -> None:
     restrictions = {Api.METADATA: Restriction("pass", b"word")}
-    service = api_service(guarded.core, restrictions=restrictions, access=guarded.file.access)
+    service = api_service(Served(guarded.core, access=guarded.file.access), restrictions=restrictions)
     front = HttpFrontend(Endpoint(port=0), service)
     front.start()
     try:

@@ -9,6 +9,7 @@ import tritonclient.grpc as triton
 from google.protobuf import json_format
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.headers import Restrictions
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2_grpc
@@ -29,11 +30,9 @@ def start_grpc(core: Any) -> Iterator[StartGrpc]:
         **options: Any,
     ) -> int:
         frontend = GrpcFrontend(
-            core,
+            Served(core, allow_load_parameters=allow_load_parameters, regions=regions),
             GrpcOptions(port=0, **options),
-            allow_load_parameters=allow_load_parameters,
             restrictions=restrictions,
-            regions=regions,
         )
         started.append(frontend)
         frontend.start()

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from google.protobuf import json_format
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -88,7 +89,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         tensors += f'output {{ name: "OUTPUT0" data_type: TYPE_{output} dims: [-1] }}\n'
         (model / "config.pbtxt").write_text(f'backend: "python"\n{tensors}{more}')
     with ServingCore(every_model(folder)) as core:
-        front = GrpcFrontend(core, GrpcOptions(port=0))
+        front = GrpcFrontend(Served(core), GrpcOptions(port=0))
         front.start()
         with grpc.insecure_channel("{}:{}".format(*front.bind())) as channel:
             yield service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
@@ -60,16 +61,16 @@ def test_mutual_tls_wants_a_certificate_of_the_client(start_grpc: Any, certifica
 def test_a_missing_certificate_is_named(core: Any, tmp_path: Path) -> None:
     options = GrpcOptions(port=0, use_ssl=True, server_cert=str(tmp_path / "no.pem"), server_key=str(tmp_path / "no"))
     with pytest.raises(InvalidArgumentError, match="cannot read --grpc-server-key"):
-        GrpcFrontend(core, options).bind()
+        GrpcFrontend(Served(core), options).bind()
 
 
 def test_an_address_in_use_is_an_error(core: Any, grpc_port: int) -> None:
     with pytest.raises(UnavailableError, match=f"cannot listen on 127.0.0.1:{grpc_port}"):
-        GrpcFrontend(core, GrpcOptions(port=grpc_port)).bind()
+        GrpcFrontend(Served(core), GrpcOptions(port=grpc_port)).bind()
 
 
 def test_one_that_could_not_listen_is_stopped_while_its_thread_still_ends(core: Any, grpc_port: int) -> None:
-    front = GrpcFrontend(core, GrpcOptions(port=grpc_port))
+    front = GrpcFrontend(Served(core), GrpcOptions(port=grpc_port))
     with pytest.raises(UnavailableError):
         front.bind()
     front._thread.join(60)
@@ -81,7 +82,7 @@ def test_one_that_could_not_listen_is_stopped_while_its_thread_still_ends(core: 
 
 
 def test_running_calls_finish_and_new_ones_are_refused_while_stopping(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     with triton.InferenceServerClient("{}:{}".format(*frontend.bind())) as client:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -98,7 +99,7 @@ def test_running_calls_finish_and_new_ones_are_refused_while_stopping(core: Any)
 
 @pytest.mark.slow
 def test_a_stream_that_a_client_holds_open_does_not_keep_a_front_end_from_stopping(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     with triton.InferenceServerClient("{}:{}".format(*frontend.bind())) as client:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -115,7 +116,7 @@ def test_a_stream_that_a_client_holds_open_does_not_keep_a_front_end_from_stoppi
 
 
 def test_a_front_end_that_was_only_bound_can_be_stopped(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     address, port = frontend.bind()
     frontend.stop()
     frontend.stop()
@@ -132,10 +133,10 @@ def test_a_key_that_is_not_the_certificates_is_told(core: Any, certificates: Pat
     key, cert = str(certificates / "key.pem"), str(certificates / "cert.pem")
     swapped = GrpcOptions(port=0, use_ssl=True, server_cert=key, server_key=cert)
     with pytest.raises(InvalidArgumentError, match=r"key\.pem' and .*cert\.pem' are not a certificate and its key"):
-        GrpcFrontend(core, swapped).bind()
+        GrpcFrontend(Served(core), swapped).bind()
     no_root = GrpcOptions(port=0, use_ssl=True, server_cert=cert, server_key=key, root_cert=key)
     with pytest.raises(InvalidArgumentError, match=r"key\.pem' holds no certificate"):
-        GrpcFrontend(core, no_root).bind()
+        GrpcFrontend(Served(core), no_root).bind()
 
 
 def test_a_certificate_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.handlers import requested_outputs
 from repoagent_server.handlers.headers import HeaderForwarding
-from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
+from repoagent_server.handlers.inference import Answer, Inference, Mailbox, Served, check_version
 from repoagent_server.handlers.requested_outputs import RequestedOutputs
 
 from repoagent.errors import InvalidArgumentError
@@ -38,7 +38,7 @@ class _Answer(Answer):
 
 
 def _inference(core: Any, pattern: str = "") -> Inference:
-    return Inference(core, Mailbox(asyncio.get_running_loop()), forwarding=HeaderForwarding(pattern))
+    return Inference(Served(core), Mailbox(asyncio.get_running_loop()), forwarding=HeaderForwarding(pattern))
 
 
 async def test_headers_that_mean_nothing_are_not_even_read(core: Any) -> None:

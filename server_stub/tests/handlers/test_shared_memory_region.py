@@ -15,6 +15,7 @@ import tritonclient.http as http_client
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers import requested_outputs
 from repoagent_server.handlers import shared_memory as shared_memory_handler
+from repoagent_server.handlers.inference import Served
 from repoagent_server.handlers.requested_outputs import store
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -46,7 +47,7 @@ def module_and_client(
         with http_client.InferenceServerClient(f"{host}:{port}", concurrency=2) as client:
             yield http_client, client
         return
-    front = GrpcFrontend(core, GrpcOptions(port=0), regions=regions)
+    front = GrpcFrontend(Served(core, regions=regions), GrpcOptions(port=0))
     front.start()
     with grpc_client.InferenceServerClient(f"127.0.0.1:{front.bind()[1]}") as client:
         yield grpc_client, client

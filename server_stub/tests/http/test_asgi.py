@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 
@@ -15,7 +16,7 @@ _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,
 
 @pytest.fixture
 async def app(core: Any) -> AsyncIterator[AsgiApp]:
-    app = AsgiApp(api_service(core), max_body=1000)
+    app = AsgiApp(api_service(Served(core)), max_body=1000)
     yield app
     app.close()
 
@@ -51,7 +52,7 @@ async def test_a_body_over_the_limit_is_refused(web: httpx.AsyncClient) -> None:
 
 async def test_a_host_that_repeats_ids_of_requests_itself_gets_none(core: Any) -> None:
     for repeats in (True, False):
-        with AsgiApp(api_service(core), request_ids=repeats) as app:
+        with AsgiApp(api_service(Served(core)), request_ids=repeats) as app:
             sent = await _call(app, "/v2/health/live", headers=[(b"x-request-id", b"mine")])
         assert ((b"x-request-id", b"mine") in sent[0]["headers"]) == repeats
 

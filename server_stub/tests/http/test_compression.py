@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.compression import accepted, decompress
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -86,7 +87,7 @@ def test_what_follows_deflate_data_is_passed_over() -> None:
 
 
 def test_a_bomb_is_refused_at_the_limit(core: Any) -> None:
-    front = HttpFrontend(Endpoint(port=0), api_service(core, max_input_size=1 << 20))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core), max_input_size=1 << 20))
     front.start()
     host, port = front.bind()
     bomb = zlib.compress(b" " * (64 << 20))

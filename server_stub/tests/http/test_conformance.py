@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -61,7 +62,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         (model / "1" / "model.py").write_text(code)
         (model / "config.pbtxt").write_text(config)
     with ServingCore(every_model(folder)) as core:
-        front = HttpFrontend(Endpoint(port=0), api_service(core, allow_load_parameters=True))
+        front = HttpFrontend(Endpoint(port=0), api_service(Served(core, allow_load_parameters=True)))
         front.start()
         yield front.bind()
         front.stop()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import repoagent_server.http.frontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -28,7 +29,7 @@ def _status(connection: http.client.HTTPConnection, method: str, path: str, body
 
 def test_a_port_that_is_taken_is_reported_before_anything_is_served(core: Any, frontend: HttpFrontend) -> None:
     _, port = frontend.bind()
-    second = HttpFrontend(Endpoint(port=port), api_service(core))
+    second = HttpFrontend(Endpoint(port=port), api_service(Served(core)))
     with pytest.raises(UnavailableError, match=rf"Socket '127.0.0.1:{port}' already in use"):
         second.bind()
 
@@ -37,7 +38,7 @@ def test_an_address_of_another_machine_is_not_called_in_use(core: Any) -> None:
     with pytest.raises(
         UnavailableError, match=r"'192\.0\.2\.1:8000' not available: no network interface of this machine"
     ):
-        HttpFrontend(Endpoint("192.0.2.1", 8000), api_service(core)).bind()
+        HttpFrontend(Endpoint("192.0.2.1", 8000), api_service(Served(core))).bind()
 
 
 def test_a_port_that_needs_rights_is_not_called_in_use(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,20 +48,20 @@ def test_a_port_that_needs_rights_is_not_called_in_use(core: Any, monkeypatch: p
     monkeypatch.setattr("socket.socket.bind", refuse)
     # U11: it said that the port is in use.
     with pytest.raises(UnavailableError, match="may not listen on port 80; choose a port from 1024 on"):
-        HttpFrontend(Endpoint(port=80), api_service(core)).bind()
+        HttpFrontend(Endpoint(port=80), api_service(Served(core))).bind()
 
 
 def test_two_servers_can_share_a_port_if_both_agree(core: Any) -> None:
-    first = HttpFrontend(Endpoint(port=0, reuse_port=True), api_service(core))
+    first = HttpFrontend(Endpoint(port=0, reuse_port=True), api_service(Served(core)))
     _, port = first.bind()
-    second = HttpFrontend(Endpoint(port=port, reuse_port=True), api_service(core))
+    second = HttpFrontend(Endpoint(port=port, reuse_port=True), api_service(Served(core)))
     assert second.bind() == ("127.0.0.1", port)
     first.stop()
     second.stop()
 
 
 def test_a_bound_front_end_does_not_accept_before_it_starts(core: Any) -> None:
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(front.bind(), timeout=60)
     front.start()
@@ -93,7 +94,7 @@ def test_a_stopping_server_refuses_new_work_and_finishes_what_runs(core: Any, fr
 
 
 def test_a_connection_that_waits_to_be_accepted_is_answered_when_the_server_stops_listening(core: Any) -> None:
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     held, go_on = threading.Event(), threading.Event()
     assert front._running is not None
@@ -124,7 +125,7 @@ def test_a_connection_that_has_just_been_opened_may_still_bring_its_first_reques
     core: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("repoagent_server.http.frontend._FIRST_REQUEST_SECONDS", 60.0)
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     used = http.client.HTTPConnection(*front.bind(), timeout=60)
     assert _status(used, "GET", "/v2/health/live") == 200
@@ -143,7 +144,7 @@ def test_a_connection_that_has_just_been_opened_may_still_bring_its_first_reques
 
 def test_stopping_twice_is_stopping_once(core: Any) -> None:
     before = set(threading.enumerate())
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     assert [thread.name for thread in set(threading.enumerate()) - before].count("http") == 1
     front.stop()
@@ -155,7 +156,7 @@ def test_connections_left_open_do_not_keep_a_front_end_from_stopping(
     core: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repoagent_server.http.frontend, "_FIRST_REQUEST_SECONDS", 0.01)
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     connections = [socket.create_connection(front.bind(), timeout=60) for _ in range(100)]
     front.stop()
@@ -171,7 +172,7 @@ def test_a_client_that_does_not_read_cannot_keep_a_front_end_from_stopping(
     monkeypatch.setattr("repoagent_server.shared.connections.FLUSH_SECONDS", 0.01)
     big = Tensor.of(np.zeros((1, 8 << 20), np.float32))
     core.models["ident"].run = lambda inputs: {"OUTPUT0": big}
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     with socket.create_connection(front.bind(), timeout=60) as connection:
         body = _BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -373,7 +374,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     _write(repository, "two", _MODEL, _INPUTS.replace(" optional: true", ""))
     core = ServingCore(CoreOptions(repositories=(str(repository),)))
     core.start()
-    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front = HttpFrontend(Endpoint(port=0), api_service(Served(core)))
     front.start()
     host, port = front.bind()
     with httpx.Client(base_url=f"http://{host}:{port}/v2/models", timeout=60) as python:

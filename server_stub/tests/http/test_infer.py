@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 import numpy as np
 import pytest
-from repoagent_server.handlers.inference import Inference, Mailbox
+from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.compression import CodedBodies
 from repoagent_server.http.infer import InferRoute
@@ -145,7 +145,7 @@ def log(core: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _route(core: Any) -> InferRoute:
     loop = asyncio.get_running_loop()
-    long, inference = LongWork(loop, ThreadPoolExecutor(1)), Inference(core, Mailbox(loop))
+    long, inference = LongWork(loop, ThreadPoolExecutor(1)), Inference(Served(core), Mailbox(loop))
     return InferRoute(inference, long, CodedBodies(long, DEFAULT_MAX_BODY, inference.reserve))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 from repoagent_server.access import PeerIdentity
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.messages import Exchange, Request
@@ -56,7 +57,7 @@ def start(core: Any, pair: Pair, authority: Authority, peers: list[PeerIdentity 
         wanted = {"certificate": pair.certificate, "key": pair.key, "alpn": ("http/1.1",), **files}
         tls = Certificates(TlsFiles("HTTP", **wanted))
         endpoint = Endpoint(port=port, limits=limits or Limits(), tls=tls, reuse_port=reuse_port)
-        make = api_service(core, max_input_size=1 << 28)
+        make = api_service(Served(core), max_input_size=1 << 28)
 
         def noting(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
             service = make(loop, pools)

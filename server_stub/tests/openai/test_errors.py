@@ -12,6 +12,7 @@ import pytest
 from openai import APIError, BadRequestError, InternalServerError, NotFoundError, OpenAI, RateLimitError
 from repoagent_server import KServeHttp, asgi_app
 from repoagent_server.handlers.headers import Api, Restriction
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -176,7 +177,7 @@ def test_a_route_that_is_off_waits_for_no_body(server: Server) -> None:
 def test_restricted_parts_hide_whether_the_api_is_on(server: Server, openai: bool) -> None:
     secret = Restriction("authorization", b"Bearer open sesame")
     parts = {Api.INFERENCE: secret, Api.MODEL_REPOSITORY: secret}
-    front = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(server.core, openai=openai, restrictions=parts))
+    front = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(Served(server.core), openai=openai, restrictions=parts))
     front.start()
     try:
         base = "http://{}:{}/v1".format(*front.bind())
@@ -192,7 +193,9 @@ def test_restricted_parts_hide_whether_the_api_is_on(server: Server, openai: boo
 def test_restricted_parts_need_their_header(server: Server) -> None:
     """The client's API key can be the secret: it is sent as a header."""
     secret = Restriction("authorization", b"Bearer open sesame")
-    service = api_service(server.core, openai=True, restrictions={Api.INFERENCE: secret, Api.MODEL_REPOSITORY: secret})
+    service = api_service(
+        Served(server.core), openai=True, restrictions={Api.INFERENCE: secret, Api.MODEL_REPOSITORY: secret}
+    )
     front = HttpFrontend(Endpoint("127.0.0.1", 0), service)
     front.start()
     try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.request_log import RequestLog
@@ -46,7 +47,7 @@ def logged(server: Server, path: Path, pipe: int) -> Iterator[httpx.Client]:
     with ExitStack() as stack:
         log = RequestLog(path)
         stack.callback(log.close)
-        front = HttpFrontend(Endpoint(port=0), api_service(server.core, openai=True, request_log=log))
+        front = HttpFrontend(Endpoint(port=0), api_service(Served(server.core, request_log=log), openai=True))
         stack.callback(front.stop)
         front.start()
         yield stack.enter_context(httpx.Client(base_url="http://{}:{}".format(*front.bind()), timeout=PATIENCE))

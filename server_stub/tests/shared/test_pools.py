@@ -10,6 +10,7 @@ import httpx
 import pytest
 import tritonclient.grpc as triton
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.frontend import HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 
@@ -51,7 +52,7 @@ def test_over_http(frontend: HttpFrontend, client: httpx.Client, held: Any) -> N
 
 @pytest.fixture
 def grpc_port(core: Any) -> Iterator[int]:
-    front = GrpcFrontend(core, GrpcOptions(port=0))
+    front = GrpcFrontend(Served(core), GrpcOptions(port=0))
     front.start()
     yield front.bind()[1]
     front.stop()

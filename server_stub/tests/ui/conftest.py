@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from repoagent_server.access.access_file import AccessFile
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -61,12 +61,13 @@ def serve(core: ServingCore, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with ExitStack() as stack:
 
         def start(*, access: bool = False, explicit: bool = True, ui: bool = True) -> Page:
-            options: dict[str, Any] = {}
+            rules = None
             if access:
                 path = tmp_path_factory.mktemp("access") / "access.toml"
                 path.write_text("\n".join(_client(name, rights) for name, rights in KEYS.items()))
-                options["access"] = stack.enter_context(AccessFile(path)).access
-            front = HttpFrontend(Endpoint(port=0), api_service(core, ui=ui, explicit=explicit, **options))
+                rules = stack.enter_context(AccessFile(path)).access
+            service = api_service(Served(core, access=rules), ui=ui, explicit=explicit)
+            front = HttpFrontend(Endpoint(port=0), service)
             stack.callback(front.stop)
             front.start()
             return Page(f"http://127.0.0.1:{front.bind()[1]}/ui/", core)

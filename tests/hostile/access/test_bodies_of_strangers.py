@@ -12,6 +12,7 @@ import repoagent_server.http.connection
 from repoagent_server.access import Scope
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.headers import Api, Restriction
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -171,7 +172,7 @@ def test_a_stranger_that_goes_on_sending_is_cut_off(guarded: Guarded, monkeypatc
 
 
 def test_a_stranger_that_stalls_in_a_short_body_is_cut_off(guarded: Guarded) -> None:
-    service = api_service(guarded.core, access=guarded.file.access)
+    service = api_service(Served(guarded.core, access=guarded.file.access))
     front = HttpFrontend(Endpoint(port=0, limits=Limits(stall_seconds=0.5)), service)
     front.start()
     try:
@@ -217,7 +218,7 @@ def test_an_application_reads_nothing_of_a_stranger(guarded: Guarded) -> None:
         messages.append(message)
 
     scope = {"type": "http", "method": "POST", "path": _INFER, "headers": [(b"content-length", b"60000000")]}
-    with AsgiApp(api_service(guarded.core, access=guarded.file.access)) as app:
+    with AsgiApp(api_service(Served(guarded.core, access=guarded.file.access))) as app:
         asyncio.run(app(scope, receive, send))
     assert messages[0]["status"] == 401
 
@@ -266,7 +267,7 @@ def test_a_call_whose_key_has_gone_ends_with_its_first_bytes_and_the_next_one_be
 def restricted(guarded: Guarded) -> Iterator[tuple[str, int]]:
     """A port whose inference needs a header."""
     restrictions = {Api.INFERENCE: Restriction("pass", b"word")}
-    front = GrpcFrontend(guarded.core, GrpcOptions(port=0), restrictions=restrictions)
+    front = GrpcFrontend(Served(guarded.core), GrpcOptions(port=0), restrictions=restrictions)
     with ExitStack() as stack:
         stack.callback(front.stop)
         front.start()

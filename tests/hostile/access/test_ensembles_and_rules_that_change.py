@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 from repoagent_server.access.access_file import AccessFile
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
@@ -68,7 +69,7 @@ def on_demand(new_core: NewCore, repository: Path, tmp_path: Path) -> Iterator[t
     owner, both = client("owner", models="a-*"), client("both", models="a-* b-secret", rights="infer")
     access.write_text("\n".join((owner, both)))
     core = new_core(on_demand=True)
-    with AccessFile(access) as file, client_of(api_service(core, access=file.access)) as http:
+    with AccessFile(access) as file, client_of(api_service(Served(core, access=file.access))) as http:
         http.timeout = 60
         yield core, http
 

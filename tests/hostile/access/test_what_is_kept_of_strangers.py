@@ -16,6 +16,7 @@ from repoagent_server.access.key_sources import FetchedSets
 from repoagent_server.access.rights import for_model
 from repoagent_server.access.rules import Rules
 from repoagent_server.handlers.headers import HeaderForwarding
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -68,7 +69,7 @@ def test_a_caller_does_not_keep_the_rules_that_it_was_found_by() -> None:
 
 
 def test_a_key_does_not_reach_the_model_as_a_parameter(core: Any, guarded: Guarded) -> None:
-    service = api_service(core, access=guarded.file.access, forward_headers=".*")
+    service = api_service(Served(core, access=guarded.file.access), forward_headers=".*")
     front = HttpFrontend(Endpoint(port=0), service)
     front.start()
     try:

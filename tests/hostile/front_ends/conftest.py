@@ -9,6 +9,8 @@ from typing import Any, Final
 import httpx
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.headers import Restrictions
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
@@ -60,7 +62,7 @@ StartWays = Callable[..., Ways]
 
 @pytest.fixture(scope="module")
 def start_ways(core: ServingCore) -> Iterator[StartWays]:
-    """Start front ends over the core: arguments are those of ``Endpoint``, and ``more`` those of both front ends."""
+    """Start front ends over the core: arguments are those of ``Endpoint``, and ``more`` what both have in common."""
     with ExitStack() as stack:
 
         def start(
@@ -68,11 +70,14 @@ def start_ways(core: ServingCore) -> Iterator[StartWays]:
             allowed_hosts: tuple[str, ...] = (),
             limits: Limits | None = None,
             metrics: Callable[[], str] | None = None,
+            restrictions: Restrictions | None = None,
             **more: Any,
         ) -> Ways:
             endpoint = Endpoint(address, 0, limits=limits or Limits(), allowed_hosts=allowed_hosts)
-            http = HttpFrontend(endpoint, api_service(core, metrics=metrics, openai=True, **more))
-            grpc = GrpcFrontend(core, GrpcOptions(port=0), **more)
+            served = Served(core, **more)
+            service = api_service(served, metrics=metrics, openai=True, restrictions=restrictions)
+            http = HttpFrontend(endpoint, service)
+            grpc = GrpcFrontend(served, GrpcOptions(port=0), restrictions=restrictions)
             for front in (http, grpc):
                 stack.callback(front.stop)
                 front.start()

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -95,11 +96,11 @@ class Reached:
     """The models, over HTTP and gRPC."""
 
     def __init__(self, core: ServingCore, stack: ExitStack) -> None:
-        http = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(core))
+        http = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(Served(core)))
         stack.callback(http.stop)
         http.start()
         self.http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{http.bind()[1]}", timeout=30))
-        front = GrpcFrontend(core, GrpcOptions(port=0))
+        front = GrpcFrontend(Served(core), GrpcOptions(port=0))
         stack.callback(front.stop)
         front.start()
         self.channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{front.bind()[1]}"))

@@ -17,6 +17,7 @@ import pytest
 from hyperframe.frame import DataFrame
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.service import SERVICE
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.shared.reserve import Reserve
@@ -213,7 +214,7 @@ async def test_bodies_in_another_application(core: Any, reserve: Watched) -> Non
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": _INFER, "headers": [(b"host", b"localhost")]}
-    with AsgiApp(api_service(core, reserve=reserve)) as app, _nearly_full(reserve):
+    with AsgiApp(api_service(Served(core, reserve=reserve))) as app, _nearly_full(reserve):
         await app({**scope, "query_string": b""}, receive, send)
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"1") in sent[0]["headers"]

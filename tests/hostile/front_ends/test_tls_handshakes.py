@@ -16,6 +16,7 @@ import pytest
 import repoagent_server.tls.handshakes
 import tritonclient.grpc
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
@@ -60,9 +61,9 @@ def serve_fronts(core: ServingCore, pair: Pair) -> Iterator[Callable[..., tuple[
         def start(handshakes: int = 1024, pair: Pair = pair) -> tuple[HttpFrontend, GrpcFrontend]:
             files = TlsFiles("HTTP", pair.certificate, pair.key, alpn=("http/1.1",))
             endpoint = Endpoint(port=0, tls=Certificates(files), tls_handshakes=handshakes)
-            http = HttpFrontend(endpoint, api_service(core))
+            http = HttpFrontend(endpoint, api_service(Served(core)))
             options = GrpcOptions(port=0, use_ssl=True, server_cert=pair.certificate, server_key=pair.key)
-            grpc_front = GrpcFrontend(core, options, limits=Limits(tls_handshakes=handshakes))
+            grpc_front = GrpcFrontend(Served(core, limits=Limits(tls_handshakes=handshakes)), options)
             for front in (http, grpc_front):
                 stack.callback(front.stop)
                 front.start()

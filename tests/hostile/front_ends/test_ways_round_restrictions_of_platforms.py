@@ -6,6 +6,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from repoagent_server.handlers.headers import Api, Restriction, Restrictions
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
@@ -30,7 +31,9 @@ def client(core: Any, platform: Platform) -> Iterator[httpx.Client]:
     """A client of a platform's port. Health and inference alone are open."""
     key = Restriction(_HEADER, _SECRET.encode())
     restrictions: Restrictions = {api: key for api in Api if api not in _OPEN}
-    front = HttpFrontend(Endpoint(port=0), api_service(core, make_service=hosted(platform), restrictions=restrictions))
+    front = HttpFrontend(
+        Endpoint(port=0), api_service(Served(core), make_service=hosted(platform), restrictions=restrictions)
+    )
     front.start()
     address, port = front.bind()
     try:

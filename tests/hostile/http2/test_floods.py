@@ -25,6 +25,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -44,7 +45,7 @@ Attack = Callable[[Raw], None]
 @pytest.fixture(scope="module")
 def port(core: ServingCore) -> Iterator[int]:
     options = GrpcOptions(port=0, max_message_bytes=1 << 26)
-    front = GrpcFrontend(core, options, limits=Limits(held_bytes=16 << 20))
+    front = GrpcFrontend(Served(core, limits=Limits(held_bytes=16 << 20)), options)
     front.start()
     yield front.bind()[1]
     front.stop()

@@ -15,23 +15,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from repoagent.config import model_config_pb2
-from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
-from repoagent_server.access import Access
-from repoagent_server.access.access import Denials
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RestrictedProtocols
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.transport import Http2Transport
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.headers import HeaderForwarding, Restrictions
-from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.connections import InFlight, come_round
-from repoagent_server.shared.core import Core
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.request_log import RequestLog
-from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import HeldCertificates
 
 _PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
@@ -98,34 +92,26 @@ _FLUSH_SECONDS: Final = 2.0
 
 
 class GrpcFrontend:
-    """Serves ``core`` over gRPC. ``bind``, ``start``, ``refuse``, ``drain``, ``stop``: as for HTTP."""
+    """Serves a core over gRPC. ``bind``, ``start``, ``refuse``, ``drain``, ``stop``: as for HTTP."""
 
     def __init__(
         self,
-        core: Core,
+        served: Served,
         options: GrpcOptions,
         *,
-        allow_load_parameters: bool = False,
         restrictions: Restrictions | None = None,
-        regions: Regions = NO_REGIONS,
-        limits: Limits = DEFAULT_LIMITS,
-        access: Access | None = None,
-        request_log: RequestLog | None = None,
-        denials: Denials | None = None,
-        reserve: Reserve | None = None,
         tls: HeldCertificates | None = None,
     ) -> None:
-        """``request_log`` gets a line for each inference request. ``denials`` counts and records calls that lack the
-        header of a restricted part; None records them in the core's audit log. ``reserve`` is the one of all front ends
-        of the server. ``tls`` is what TLS is served with, which ends with the front end; None follows the files that
-        ``options`` name, if any."""
+        """``restrictions``: what needs a header. ``tls``: what TLS is served with, which ends with the front end; None
+        follows the files that ``options`` name, if any."""
         forwarding = HeaderForwarding(options.forward_header_pattern)
         self._options = options
         self._tls = tls
-        self._tls_handshakes = limits.tls_handshakes
-        self._reserve = reserve or Reserve(limits.held_bytes)
-        denials = denials or Denials(core.audit)
-        self._guards = RestrictedProtocols(SERVICE, restrictions, denials, request_log) if restrictions else None
+        self._tls_handshakes = served.limits.tls_handshakes
+        self._reserve = served.reserve
+        self._guards: RestrictedProtocols | None = None
+        if restrictions:
+            self._guards = RestrictedProtocols(SERVICE, restrictions, served.denials, served.request_log)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self._port: Future[int] = Future()
@@ -137,18 +123,7 @@ class GrpcFrontend:
         self._grace = 0.0
         self._in_flight = InFlight()
         self._make_service = partial(
-            GrpcService,
-            core,
-            self._loop,
-            allow_load_parameters=allow_load_parameters,
-            regions=regions,
-            forwarding=forwarding,
-            limits=limits,
-            access=access,
-            in_flight=self._in_flight,
-            request_log=request_log,
-            join=None,
-            reserve=self._reserve,
+            GrpcService, served, self._loop, forwarding=forwarding, in_flight=self._in_flight, join=None
         )
 
     def bind(self) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.transport import _STALL_SECONDS
 from repoagent_server.grpc.service import SERVICE
+from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -204,7 +205,7 @@ def test_a_call_that_comes_in_pieces_is_one(raw: Raw) -> None:
 
 
 def test_health_is_watched_until_the_end(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     with grpc.insecure_channel("{}:{}".format(*frontend.bind())) as channel:
         watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -343,12 +344,12 @@ def test_a_unix_socket(core: Any, tmp_path: Path) -> None:
     left_behind = socket.socket(socket.AF_UNIX)
     left_behind.bind(str(path))
     left_behind.close()
-    frontend = GrpcFrontend(core, GrpcOptions(address=f"unix:{path}"))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(address=f"unix:{path}"))
     frontend.start()
     with grpc.insecure_channel(f"unix:{path}") as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
     with pytest.raises(UnavailableError, match=f"cannot listen on unix:{path}"):
-        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}")).start()
+        GrpcFrontend(Served(core), GrpcOptions(address=f"unix:{path}")).start()
     frontend.stop()
     assert not path.exists()
 
@@ -357,13 +358,13 @@ def test_a_file_in_the_place_of_a_socket_stays(core: Any, tmp_path: Path) -> Non
     path = tmp_path / "precious"
     path.write_text("text")
     with pytest.raises(UnavailableError, match="cannot listen on unix:"):
-        GrpcFrontend(core, GrpcOptions(address=f"unix:{path}")).bind()
+        GrpcFrontend(Served(core), GrpcOptions(address=f"unix:{path}")).bind()
     assert path.read_text() == "text"
 
 
 def test_an_abstract_unix_socket(core: Any) -> None:
     name = f"unix-abstract:repoagent-{time.time_ns()}"
-    frontend = GrpcFrontend(core, GrpcOptions(address=name))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(address=name))
     frontend.start()
     with grpc.insecure_channel(name) as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
@@ -373,7 +374,7 @@ def test_an_abstract_unix_socket(core: Any) -> None:
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("address", ["::1", "[::1]"])
 def test_ipv6(core: Any, address: str) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(address=address, port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(address=address, port=0))
     frontend.start()
     with grpc.insecure_channel(f"[::1]:{frontend.bind()[1]}") as channel:
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(infer_message())
@@ -381,12 +382,12 @@ def test_ipv6(core: Any, address: str) -> None:
 
 
 def test_two_servers_share_a_port_if_both_want_to(core: Any) -> None:
-    first = GrpcFrontend(core, GrpcOptions(port=0, reuse_port=True))
+    first = GrpcFrontend(Served(core), GrpcOptions(port=0, reuse_port=True))
     first.start()
     port = first.bind()[1]
     with pytest.raises(UnavailableError):
-        GrpcFrontend(core, GrpcOptions(port=port)).start()
-    second = GrpcFrontend(core, GrpcOptions(port=port, reuse_port=True))
+        GrpcFrontend(Served(core), GrpcOptions(port=port)).start()
+    second = GrpcFrontend(Served(core), GrpcOptions(port=port, reuse_port=True))
     second.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -401,7 +402,7 @@ def test_two_servers_share_a_port_if_both_want_to(core: Any) -> None:
 def test_no_call_is_lost_when_a_server_that_shares_its_port_goes(core: Any) -> None:
     """Clients that call all the time, on connections to a server that another one follows."""
     options: dict[str, Any] = {"reuse_port": True}
-    server = GrpcFrontend(core, GrpcOptions(port=0, **options))
+    server = GrpcFrontend(Served(core), GrpcOptions(port=0, **options))
     server.start()
     port = server.bind()[1]
     stop = threading.Event()
@@ -424,7 +425,7 @@ def test_no_call_is_lost_when_a_server_that_shares_its_port_goes(core: Any) -> N
     for client in clients:
         client.start()
     for _ in range(5):
-        following = GrpcFrontend(core, GrpcOptions(port=port, **options))
+        following = GrpcFrontend(Served(core), GrpcOptions(port=port, **options))
         following.start()
         server.refuse()
         server.drain(5)
@@ -456,7 +457,7 @@ def test_a_thousand_streams_on_one_connection(grpc_port: int, core: Any) -> None
 
 
 def test_requests_that_wait_in_a_reserve_are_refused_and_given_back(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0), limits=Limits(held_bytes=1 << 20))
+    frontend = GrpcFrontend(Served(core, limits=Limits(held_bytes=1 << 20)), GrpcOptions(port=0))
     frontend.start()
     raw = Raw(frontend.bind())
     with closing(raw.socket):
@@ -524,7 +525,7 @@ def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
 @pytest.mark.parametrize("path", [METHOD, f"/{SERVICE}/ModelStreamInfer"])
 def test_calls_that_run_when_the_server_closes_end_with_a_status(core: Any, path: str) -> None:
     """Not with REFUSED_STREAM, after which a client would try again what has been executed."""
-    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend = GrpcFrontend(Served(core), GrpcOptions(port=0))
     frontend.start()
     raw = Raw(frontend.bind())
     with closing(raw.socket):

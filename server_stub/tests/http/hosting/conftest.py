@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from repoagent_server.handlers.inference import Served
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.service import Platform, hosted
@@ -19,7 +20,7 @@ def host(core: Any) -> Iterator[Host]:
     with ExitStack() as stack:
 
         def start(platform: Platform, **settings: Any) -> httpx.Client:
-            front = HttpFrontend(Endpoint(port=0), api_service(core, make_service=hosted(platform), **settings))
+            front = HttpFrontend(Endpoint(port=0), api_service(Served(core), make_service=hosted(platform), **settings))
             stack.callback(front.stop)
             front.start()
             address, port = front.bind()
