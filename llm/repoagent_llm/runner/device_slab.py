@@ -120,7 +120,6 @@ class DeviceSlab(SlabRows):
         return self._scratch
 
     def export(self, row: int, start: int, stop: int) -> npt.NDArray[Any]:
-        """A copy [layer, 2, KV head, tokens, head size] of tokens [start, stop) on the host."""
         for plane in range(self._planes):
             place = self._staging.address + plane * self._row_bytes
             self._device.copy_out(place, self._at(plane, row), self._row_bytes, self._stream)
@@ -129,7 +128,6 @@ class DeviceSlab(SlabRows):
         return whole[:, :, :, start:stop].copy()
 
     def load(self, row: int, piece: npt.NDArray[Any], tokens: int) -> None:
-        """Append the first ``tokens`` tokens of an exported piece."""
         start, size = int(self.lengths[row]), tokens * self._token_bytes
         head_bytes = self._row_bytes // self._shape[2]
         given = np.ascontiguousarray(piece[:, :, :, :tokens], self._dtype)

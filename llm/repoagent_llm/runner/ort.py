@@ -29,7 +29,7 @@ from repoagent_llm.runner.protocol import (
 )
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.session import make_session
-from repoagent_llm.runner.slab import AdapterRows, lora_sites
+from repoagent_llm.runner.slab import AdapterRows, Slab, SlabRunner, lora_sites
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Bindings of decode runs that are kept. One takes some 50 KiB at 24 layers, and one ms to make.
@@ -54,9 +54,10 @@ class _Layout:
     result: StepResult
 
 
-class OrtRunner:
+class OrtRunner(SlabRunner):
     """A ModelRunner over a session and a slab; what differs between the two graph forms is in ``feeds``."""
 
+    _slab: Slab
     _mixed = False  # whether its graph is changed by mix_runs
 
     def __init__(self, spec: DecoderSpec, options: RunnerOptions, feeds: FormFeeds) -> None:
@@ -100,20 +101,11 @@ class OrtRunner:
         self._decode_runs.clear()
         self._session = None
 
-    @property
-    def info(self) -> RunnerInfo:
-        """See ModelRunner."""
-        return self._info
-
-    def open(self) -> Seq | None:
-        """See ModelRunner."""
-        return self._slab.take()
-
     def free(self, seq: Seq) -> None:
         """See ModelRunner."""
         if self._info.lora is not None:
             self._adapters.put(self._slab.row(seq), None)
-        self._slab.free(seq)
+        super().free(seq)
 
     def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
         """See AdaptableRunner."""
@@ -124,37 +116,12 @@ class OrtRunner:
         if replaced:
             self._forget_bindings()
 
-    def length(self, seq: Seq) -> int:
-        """See ModelRunner."""
-        return self._slab.length(seq)
-
-    def truncate(self, seq: Seq, length: int) -> None:
-        """See ModelRunner."""
-        self._slab.truncate(seq, length)
-        self._layout = None
-
     def fork(self, seq: Seq) -> Seq | None:
         """See ModelRunner."""
-        copy = self._slab.take()
-        if copy is not None:
-            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
-            if self._info.lora is not None:
-                self._bind_anew(self._adapters.put(self._slab.row(copy), self._adapters.held(self._slab.row(seq))))
+        copy = super().fork(seq)
+        if copy is not None and self._info.lora is not None:
+            self._bind_anew(self._adapters.put(self._slab.row(copy), self._adapters.held(self._slab.row(seq))))
         return copy
-
-    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
-        """See ModelRunner."""
-        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
-        self._layout = None
-
-    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
-        """See ModelRunner."""
-        return self._slab.export(self._slab.row(seq), start, stop)
-
-    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
-        """See ModelRunner."""
-        self._slab.load(self._slab.row(seq), blob, tokens)
-        self._layout = None
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         """See ModelRunner."""

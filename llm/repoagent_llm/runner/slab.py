@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent_llm.runner.protocol import AdapterWeights, Segment, Seq
+from repoagent_llm.runner.protocol import AdapterWeights, RunnerInfo, Segment, Seq
 from repoagent_llm.types.executor_errors import EngineError
 
 
@@ -29,7 +29,7 @@ class SlabRows(ABC):
         self._rows: list[Seq | None] = []
         self._row_of: dict[Seq, int] = {}
         self._next = 0
-        #: Changes whenever a sequence comes, goes or moves.
+        #: Changes whenever a sequence comes, goes, moves, or has other tokens than steps gave it.
         self.version = 0
 
     @property
@@ -52,6 +52,7 @@ class SlabRows(ABC):
 
     def truncate(self, seq: Seq, length: int) -> None:
         """Forget all but the first ``length`` tokens of a sequence."""
+        self.version += 1
         row = self.row(seq)
         self.lengths[row] = min(length, int(self.lengths[row]))
 
@@ -123,6 +124,67 @@ class SlabRows(ABC):
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
         """Copy tokens [start, stop) of a row; the target's length becomes ``stop``."""
 
+    @abstractmethod
+    def reorder(self, rows: Sequence[int], parents: Sequence[int], common: int) -> None:
+        """Row ``rows[i]`` gets what row ``rows[parents[i]]`` held after its first ``common`` tokens."""
+
+    @abstractmethod
+    def export(self, row: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """A copy [layer, 2, KV head, tokens, head size] of tokens [start, stop) on the host."""
+
+    @abstractmethod
+    def load(self, row: int, piece: npt.NDArray[Any], tokens: int) -> None:
+        """Append the first ``tokens`` tokens of an exported piece."""
+
+
+class SlabRunner:
+    """A ModelRunner over rows, but for its steps. Its kinds set ``_slab`` and ``_info``."""
+
+    _slab: SlabRows
+    _info: RunnerInfo
+
+    @property
+    def info(self) -> RunnerInfo:
+        """See ModelRunner."""
+        return self._info
+
+    def open(self) -> Seq | None:
+        """See ModelRunner."""
+        return self._slab.take()
+
+    def free(self, seq: Seq) -> None:
+        """See ModelRunner."""
+        self._slab.free(seq)
+
+    def length(self, seq: Seq) -> int:
+        """See ModelRunner."""
+        return self._slab.length(seq)
+
+    def truncate(self, seq: Seq, length: int) -> None:
+        """See ModelRunner."""
+        self._slab.truncate(seq, length)
+
+    def fork(self, seq: Seq) -> Seq | None:
+        """See ModelRunner."""
+        copy = self._slab.take()
+        if copy is not None:
+            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
+        return copy
+
+    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
+        """See ModelRunner."""
+        self._slab.version += 1
+        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
+
+    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
+        """See ModelRunner."""
+        return self._slab.export(self._slab.row(seq), start, stop)
+
+    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
+        """See ModelRunner."""
+        self._slab.version += 1
+        self._slab.load(self._slab.row(seq), blob, tokens)
+
 
 class Slab(SlabRows):
     """Rows of keys and values on the host. Memory that was never written costs nothing but address space."""
@@ -144,7 +206,6 @@ class Slab(SlabRows):
         self.note(target, target + 1, 0)
 
     def reorder(self, rows: Sequence[int], parents: Sequence[int], common: int) -> None:
-        """Row ``rows[i]`` gets what row ``rows[parents[i]]`` held after its first ``common`` tokens."""
         changed = [(rows[i], rows[parent]) for i, parent in enumerate(parents) if i != parent]
         if not changed:
             return
@@ -155,11 +216,9 @@ class Slab(SlabRows):
         self.lengths[targets] = lengths
 
     def export(self, row: int, start: int, stop: int) -> npt.NDArray[Any]:
-        """A copy [layer, 2, KV head, tokens, head size] of tokens [start, stop)."""
         return self.data[:, :, row, :, start:stop].copy()
 
     def load(self, row: int, piece: npt.NDArray[Any], tokens: int) -> None:
-        """Append the first ``tokens`` tokens of an exported piece."""
         start = int(self.lengths[row])
         self.data[:, :, row, :, start : start + tokens] = piece[:, :, :, :tokens]
         self.lengths[row] = start + tokens

@@ -23,8 +23,9 @@ from repoagent_llm.runner.decoder_spec import CONFIG_NAME, DecoderSpec, check_fo
 from repoagent_llm.runner.device_slab import DeviceSlab
 from repoagent_llm.runner.memory import sequence_length
 from repoagent_llm.runner.prefill_grouping import rows_wanted
-from repoagent_llm.runner.protocol import Logits, RunnerInfo, Segment, Seq, StepResult
+from repoagent_llm.runner.protocol import Logits, RunnerInfo, Segment, StepResult
 from repoagent_llm.runner.runner_options import RunnerOptions
+from repoagent_llm.runner.slab import SlabRunner
 from repoagent_llm.types.executor_errors import CheckError, DecoderError, EngineError
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class _Size:
     asked: int
 
 
-class TensorRtRunner:
+class TensorRtRunner(SlabRunner):
     """A ModelRunner over an engine of the engine protocol."""
+
+    _slab: DeviceSlab
 
     def __init__(
         self, model: Path | DecoderSpec, options: RunnerOptions | None = None, *, platform: "CudaPlatform | None" = None
@@ -118,46 +121,6 @@ class TensorRtRunner:
             head_size=spec.head_size,
             dtype=info.dtype,
         )
-
-    @property
-    def info(self) -> RunnerInfo:
-        """See ModelRunner."""
-        return self._info
-
-    def open(self) -> Seq | None:
-        """See ModelRunner."""
-        return self._slab.take()
-
-    def free(self, seq: Seq) -> None:
-        """See ModelRunner."""
-        self._slab.free(seq)
-
-    def length(self, seq: Seq) -> int:
-        """See ModelRunner."""
-        return self._slab.length(seq)
-
-    def truncate(self, seq: Seq, length: int) -> None:
-        """See ModelRunner."""
-        self._slab.truncate(seq, length)
-
-    def fork(self, seq: Seq) -> Seq | None:
-        """See ModelRunner."""
-        copy = self._slab.take()
-        if copy is not None:
-            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
-        return copy
-
-    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
-        """See ModelRunner."""
-        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
-
-    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
-        """See ModelRunner."""
-        return self._slab.export(self._slab.row(seq), start, stop)
-
-    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
-        """See ModelRunner."""
-        self._slab.load(self._slab.row(seq), blob, tokens)
 
     def close(self) -> None:
         """See ModelRunner."""
