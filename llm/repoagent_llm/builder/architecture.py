@@ -11,6 +11,7 @@ import numpy.typing as npt
 from repoagent.errors import ConfigError
 from repoagent.nested_text import read_json
 from repoagent_llm.builder.config_fields import check_fields
+from repoagent_llm.runner.paged_folder import ExpertLayout
 from repoagent_llm.runner.rope import rope_kind, rope_speeds
 from repoagent_llm.types.executor_errors import UnsupportedFeatureError
 
@@ -63,19 +64,9 @@ _MOST_ANGLES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
-    """Layers of which a router uses some parts per token.
+class Experts(ExpertLayout):
+    """``layers``: which have experts; the others are as usual."""
 
-    ``used``: how many. ``layers``: which have them; the others are as usual. ``shared_size``: the inner size of an
-    expert for all tokens; 0 is none. ``router``: the weights of those used are "chosen" (their softmax), "all" (their
-    part of the softmax over all) or "shares" (the same, so that they sum to one).
-    """
-
-    count: int
-    used: int
-    inner_size: int
-    shared_size: int
-    router: str
     layers: frozenset[int]
 
 

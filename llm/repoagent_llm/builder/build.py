@@ -112,7 +112,7 @@ def build(
     with _within_memory(checkpoint), TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
         if form is Form.PAGED:
             paged = write_paged(Path(beside), shape, weights, matrices=precision.value, block=block, lora=lora)
-            config = _paged_config(shape, paged)
+            config = _config(shape, form, paged)
         else:
             config = _config(shape, form)
             with GraphWriter(Path(beside, _GRAPH)) as graph:
@@ -173,52 +173,30 @@ def _product(graph: GraphWriter, precision: Precision, dtype: Any, block: int) -
     return EightBits(graph) if precision is Precision.INT8 else Plain(graph, dtype)
 
 
-def _config(shape: Architecture, form: Form) -> dict[str, Any]:
-    """genai_config.json as onnxruntime-genai's builder writes it."""
-    inputs = {
-        "input_ids": "input_ids",
-        "past_key_names": "past_key_values.%d.key",
-        "past_value_names": "past_key_values.%d.value",
-    }
+def _config(shape: Architecture, form: Form, paged: dict[str, Any] | None = None) -> dict[str, Any]:
+    """genai_config.json as onnxruntime-genai's builder writes it; ``paged``: what describes a graph with pages."""
+    past, present = ("{}_cache.%d",) * 2 if paged else ("past_key_values.%d.{}", "present.%d.{}")
+    inputs = {"input_ids": "input_ids", **{f"past_{part}_names": past.format(part) for part in ("key", "value")}}
     if form is Form.GQA:
         inputs["attention_mask"] = "attention_mask"
-    if form is Form.STD or shape.is_gpt2:
+    if form is Form.STD or (form is Form.GQA and shape.is_gpt2):
         inputs["position_ids"] = "position_ids"
-    outputs = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
     decoder: dict[str, Any] = {
-        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
-        "filename": _GRAPH,
+        "filename": WEIGHTS_NAME if paged else _GRAPH,
         "head_size": shape.head_size,
         "hidden_size": shape.hidden_size,
         "inputs": inputs,
-        "outputs": outputs,
+        "outputs": {"logits": "logits", **{f"present_{part}_names": present.format(part) for part in ("key", "value")}},
         "num_attention_heads": shape.heads,
         "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.kv_heads,
     }
+    if paged:
+        decoder |= {"type": PAGED_TYPE, "paged": paged}
+    else:
+        decoder["session_options"] = {"log_id": "onnxruntime-genai", "provider_options": []}
     if form is Form.STD:
         decoder["type"] = STD_TYPE
-    return _model_config(shape, decoder)
-
-
-def _paged_config(shape: Architecture, paged: dict[str, Any]) -> dict[str, Any]:
-    caches = {"past_key_names": "key_cache.%d", "past_value_names": "value_cache.%d"}
-    decoder = {
-        "type": PAGED_TYPE,
-        "filename": WEIGHTS_NAME,
-        "head_size": shape.head_size,
-        "hidden_size": shape.hidden_size,
-        "inputs": {"input_ids": "input_ids", **caches},
-        "outputs": {"logits": "logits", **{f"present{name[4:]}": value for name, value in caches.items()}},
-        "num_attention_heads": shape.heads,
-        "num_hidden_layers": shape.layers,
-        "num_key_value_heads": shape.kv_heads,
-        "paged": paged,
-    }
-    return _model_config(shape, decoder)
-
-
-def _model_config(shape: Architecture, decoder: dict[str, Any]) -> dict[str, Any]:
     end = list(shape.end_ids)
     return {
         "model": {
