@@ -21,9 +21,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from measures import fill, in_turns, medians, options_of, seconds, size_of
 from repoagent_decrypt.files.positional import Workers
-from repoagent_decrypt.tink.files import decrypt_file, encrypt_file
+from repoagent_decrypt.tink.files import SegmentCipher, Shape, decrypt_file, encrypt_file, header_size
 from repoagent_decrypt.tink.keyset import StreamingKey, parse_keyset
-from repoagent_decrypt.tink.stream import SegmentCipher, Shape, header_size
 from servers import report_missing
 
 MIB = 1 << 20

@@ -7,11 +7,11 @@ import threading
 from typing import Final
 
 from repoagent.errors import InternalError
-from repoagent_capi import LIBRARY, agents, metrics, requests, servers
+from repoagent_capi import LIBRARY, agents, requests, servers
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import CROSSINGS
 
-_PARTS: Final = (agents, metrics, requests, servers)
+_PARTS: Final = (agents, requests, servers)
 _lock: Final = threading.Lock()
 _installed = False
 

@@ -1,8 +1,9 @@
-"""Servers of C programs: those of :mod:`repoagent_capi.triton_bindings`, by number. And the log, which they share."""
+"""Servers of C programs: those of :mod:`repoagent_capi.triton_bindings`, by number. Also their log and metrics."""
 
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from repoagent.nested_text import read_json
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, MetricFormat, ModelControlMode, RateLimitMode
 from repoagent.server.logs import log_message as write_log
 from repoagent.server.logs import server_log
+from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricFamily, MetricKind
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.agents import set_text
@@ -19,6 +21,7 @@ from repoagent_capi.objects import Objects
 from repoagent_capi.parameters import parameters_in
 from repoagent_capi.triton_bindings.options import ServerOptions
 from repoagent_capi.triton_bindings.server import Server
+from repoagent_capi.triton_bindings.values import label_texts
 
 logger = logging.getLogger(__name__)
 
@@ -188,3 +191,62 @@ def shutdown() -> None:
             server.stop()
         except RepoAgentError:
             logger.exception("a server could not be stopped at the end of the program")
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    family: MetricFamily
+    metric: Metric
+
+
+_OBJECTS: Final[Objects[MetricFamily | _Series]] = Objects("metric")
+
+
+def _family(number: int) -> MetricFamily:
+    found = _OBJECTS[number]
+    assert isinstance(found, MetricFamily)
+    return found
+
+
+def _metric(number: int) -> Metric:
+    found = _OBJECTS[number]
+    assert isinstance(found, _Series)
+    return found.metric
+
+
+@crossing
+def family_new(kind: int, name: Any, description: Any, family: Any) -> None:
+    family[0] = _OBJECTS.add(REGISTRY.family(as_text(name), as_text(description), MetricKind(kind)))
+
+
+@crossing
+def metric_new(family: int, labels: Any, count: int, buckets: Any, bucket_count: int, metric: Any) -> None:
+    found = _family(family)
+    texts = label_texts(parameters_in(labels, count))
+    metric[0] = _OBJECTS.add(_Series(found, found.add(texts, [buckets[index] for index in range(bucket_count)])))
+
+
+@crossing
+def metric_value(metric: int, value: Any) -> None:
+    value[0] = _metric(metric).value
+
+
+@crossing
+def metric_change(metric: int, change: int, value: float) -> None:
+    found = _metric(metric)
+    match change:
+        case lib.CORE_INCREMENT:
+            found.increment(value)
+        case lib.CORE_SET:
+            found.set(value)
+        case lib.CORE_OBSERVE:
+            found.observe(value)
+
+
+@crossing
+def object_delete(number: int) -> None:
+    match _OBJECTS.remove(number):
+        case _Series(family, metric):
+            family.remove(metric)
+        case MetricFamily() as family:
+            REGISTRY.release(family)

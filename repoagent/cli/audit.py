@@ -33,7 +33,7 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
     Prints the first broken line and exits 1 if a line was changed, removed, added or moved. Lines that are missing at
     the end are found only with a --head. A last line that a kill cut short is reported, and is not a fault.
     """
-    from repoagent.audit import verification
+    from repoagent.audit import lines
     from repoagent.audit.file import noted_losses
 
     for head in heads:
@@ -42,8 +42,8 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
                 f"'{head}' is not a SHA-256 in 64 lower-case hexadecimal digits", param_hint="--head"
             )
     try:
-        verdict = verification.verify(files, heads, _key(key))
-    except verification.BrokenChain as error:
+        verdict = lines.verify(files, heads, _key(key))
+    except lines.BrokenChain as error:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None
     for path, size in verdict.torn.items():

@@ -1,19 +1,15 @@
 """Running agents on models through the real loader, in private places that are looked through afterwards."""
 
-import importlib
 import io
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Final
 
 from repoagent.api import Action, LoadReport
 from repoagent.config import ModelConfig, write_text
@@ -32,9 +28,8 @@ from repoagent.storage.cache.cache import Cache
 from repoagent.storage.files.files import ModelFiles
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
-from repoagent.testing.faults import STORAGE_POINTS, FaultInjection
+from repoagent.testing.faults import FaultInjection, TestedAgents, storage_points
 from repoagent.testing.leftovers import workspace_leftovers
-from repoagent.testing.tested_agents import TestedAgents
 
 SCHEME: Final = "fake"
 
@@ -253,43 +248,3 @@ def captured_log() -> Iterator[io.StringIO]:
     finally:
         root.setLevel(level)
         root.removeHandler(handler)
-
-
-@contextmanager
-def storage_points(faults: FaultInjection) -> Iterator[None]:
-    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.faults.STORAGE_POINTS`.
-
-    The wrapping holds for the whole process: one such block at a time.
-    """
-    with ExitStack() as stack:
-        for name, target in STORAGE_POINTS.items():
-            for owner, attribute, function in _places(target):
-                stack.enter_context(patch.object(owner, attribute, _wrapped(function, f"storage {name}", faults)))
-        yield
-
-
-def _places(target: str) -> Iterator[tuple[object, str, Callable[..., Any]]]:
-    """Everywhere that the function is found: its class, or each module that has imported it."""
-    module_name, _, path = target.partition(":")
-    module = importlib.import_module(module_name)
-    owner, _, attribute = path.rpartition(".")
-    if owner:
-        kind = getattr(module, owner)
-        yield kind, attribute, getattr(kind, attribute)
-        return
-    function: Callable[..., Any] = getattr(module, attribute)
-    users: list[object] = [module for name, module in list(sys.modules.items()) if name.startswith("repoagent.")]
-    for user in users:
-        if vars(user).get(attribute) is function:
-            yield user, attribute, function
-
-
-def _wrapped(function: Callable[..., Any], name: str, faults: FaultInjection) -> Callable[..., Any]:
-    @wraps(function, updated=())
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        faults.reach(name)
-        result = function(*args, **kwargs)
-        faults.reach(name, after=True)
-        return result
-
-    return wrapper

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from repoagent.audit import Actor, Audit, acting_as
+from repoagent.audit.lines import verify
 from repoagent.audit.log import AuditLog
 from repoagent.audit.sink import AuditError, What
-from repoagent.audit.verification import verify
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from tests.audit.conftest import NewLog, documents
 from tests.descriptors import no_descriptors

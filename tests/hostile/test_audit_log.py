@@ -10,9 +10,8 @@ from typing import Any, Final
 import pytest
 
 from repoagent.audit import AuditError
-from repoagent.audit.lines import canonical
+from repoagent.audit.lines import BrokenChain, canonical, verify
 from repoagent.audit.log import AuditLog
-from repoagent.audit.verification import BrokenChain, verify
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from tests.hostile.conftest import SECRET, NewCore
 

@@ -20,8 +20,7 @@ from repoagent.public_text import hide_url
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing import write_files
-from repoagent.testing.faults import FaultInjection
-from repoagent.testing.tested_agents import TestedAgents
+from repoagent.testing.faults import FaultInjection, TestedAgents
 
 NAME = "1/model.bin"
 CONFIG = b'name: "m"\nmodel_repository_agents { agents [ { name: "a" } ] }\n'

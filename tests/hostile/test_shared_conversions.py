@@ -28,8 +28,7 @@ from repoagent.storage.repositories.sources import open_source
 from repoagent.storage.repositories.url import parse_url
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 from repoagent.testing import write_files
-from repoagent.testing.faults import FaultInjection
-from repoagent.testing.tested_agents import TestedAgents
+from repoagent.testing.faults import FaultInjection, TestedAgents
 from tests.loader.converting.samples import CONVERTERS
 
 pytestmark = pytest.mark.slow

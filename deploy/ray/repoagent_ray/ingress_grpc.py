@@ -21,8 +21,8 @@ from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits
 from repoagent_ray.cluster_core import ClusterCore, ClusterOperations
 from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once
+from repoagent_ray.logs import NO_LINE, LoggedLine, RequestLine, head_of
 from repoagent_ray.replicas import Replicas
-from repoagent_ray.request_line import NO_LINE, LoggedLine, RequestLine, head_of
 from repoagent_ray.wire import Failure, GrpcAnswer, GrpcCall, GrpcEnd, without_credentials
 
 _INFER: Final = "ModelInfer"

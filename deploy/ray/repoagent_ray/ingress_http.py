@@ -26,7 +26,7 @@ from repoagent_server.http.service import (
 )
 from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.openai.fields import LONGEST_NAME
-from repoagent_server.openai.response_answer import error_event
+from repoagent_server.openai.responses import error_event
 from repoagent_server.shared.pools import Pools
 
 from repoagent.errors import RepoAgentError

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from deploy.ray.tests.kit import PATIENCE, App, World, await_true, tensor
-from repoagent.audit.verification import verify
+from repoagent.audit.lines import verify
 
 _KEYS: Final = {"reader": "reader-0123456789abcdef0123456789abcdef", "owner": "owner-0123456789abcdef0123456789abcdef"}
 _ASK: Final = {"model": "elmbrook", "max_tokens": 6, "temperature": 0.0}

@@ -45,8 +45,7 @@ from repoagent_server.openai.embeddings import (
 )
 from repoagent_server.openai.errors import ModelNotFoundError, status_of
 from repoagent_server.openai.fields import Fields
-from repoagent_server.openai.response_answer import ResponseAnswer
-from repoagent_server.openai.response_request import read_response
+from repoagent_server.openai.responses import ResponseAnswer, read_response
 from repoagent_server.openai.tensors import asked_of, makes_text
 from repoagent_server.openai.text_request import TextRequest
 from repoagent_server.openai.tokenizing import TokenRequest, read_detokenize, read_tokenize

@@ -31,8 +31,7 @@ from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.files.files import DirectoryFiles
 from repoagent.storage.repositories.url import parse_url
 from repoagent_server.processes.calls import Calls
-from repoagent_server.processes.links import Links
-from repoagent_server.processes.passing import passing_version
+from repoagent_server.processes.links import Links, passing_version
 
 _ANSWER_SECONDS: Final = 30.0
 _MOST_ASKERS: Final = 4096

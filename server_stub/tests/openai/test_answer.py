@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from repoagent_server.openai.answer import Answer, ChoicesAnswer
 from repoagent_server.openai.chat_request import ChatAnswer, read_chat
-from repoagent_server.openai.response_answer import ResponseAnswer
-from repoagent_server.openai.response_request import read_response
+from repoagent_server.openai.responses import ResponseAnswer, read_response
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferResponse

@@ -9,7 +9,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from openai._streaming import SSEDecoder
 from openai.types.responses import Response, ResponseErrorEvent
 from repoagent_server.http.openai_answers import openai_error
-from repoagent_server.openai.response_answer import error_event
+from repoagent_server.openai.responses import error_event
 
 from repoagent.errors import OverloadedError, RepoAgentError, UnavailableError
 

@@ -20,8 +20,7 @@ from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
 from repoagent_server.access.rules import Rules
 from repoagent_server.processes.link import Rights
-from repoagent_server.processes.links import Links
-from repoagent_server.processes.passing import passing_version
+from repoagent_server.processes.links import Links, passing_version
 from repoagent_server.program import worker as program
 from repoagent_server.shared.connections import InFlight
 

@@ -19,7 +19,7 @@ import tritonclient.grpc
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from repoagent.audit.verification import verify
+from repoagent.audit.lines import verify
 from repoagent.cli.audit import audit
 from tests.extent import in_full
 

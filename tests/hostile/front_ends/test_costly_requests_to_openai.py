@@ -8,8 +8,7 @@ from repoagent_server.http.openai_routes import check_members
 from repoagent_server.openai.chat_request import read_chat
 from repoagent_server.openai.completion_request import read_completion
 from repoagent_server.openai.errors import FieldError
-from repoagent_server.openai.response_answer import ResponseAnswer
-from repoagent_server.openai.response_request import read_response
+from repoagent_server.openai.responses import ResponseAnswer, read_response
 from repoagent_server.openai.tensors import asked_of
 
 from repoagent.errors import InvalidArgumentError

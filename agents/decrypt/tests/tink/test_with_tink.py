@@ -10,9 +10,8 @@ import pytest
 import tink
 from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
 from repoagent_decrypt.files.positional import Workers
-from repoagent_decrypt.tink.files import decrypt_file, encrypt_file, plain_size
+from repoagent_decrypt.tink.files import TAG, decrypt_file, encrypt_file, header_size, plain_size
 from repoagent_decrypt.tink.keyset import parse_keyset
-from repoagent_decrypt.tink.stream import TAG, header_size
 from tink import json_proto_keyset_format, proto_keyset_format, secret_key_access, streaming_aead
 
 streaming_aead.register()

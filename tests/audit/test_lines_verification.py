@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from repoagent.audit.verification import BrokenChain, verify
+from repoagent.audit.lines import BrokenChain, verify
 from tests.audit.conftest import NewLog
 
 COUNT: Final = 6
