@@ -24,8 +24,16 @@ _PATIENCE_SECONDS: Final = 60
 _TICK_SECONDS: Final = 0.02
 _LIBRARIES: Final = "LD_LIBRARY_PATH"
 
+
+class _Sentinel(subprocess.Popen[bytes]):
+    """Outlives the process that started it, on purpose: that is no resource to warn of when the process ends."""
+
+    def __del__(self) -> None:
+        pass
+
+
 _lock: Final = threading.Lock()
-_sentinels: Final[dict[int, "tuple[str, subprocess.Popen[bytes] | None]"]] = {}
+_sentinels: Final[dict[int, tuple[str, _Sentinel | None]]] = {}
 """By the process that started it: a fork of the server is a server of its own."""
 
 
@@ -52,9 +60,9 @@ def marked() -> Iterator[None]:
             os.environ[NAME] = before
 
 
-def _start(pid: int, value: str) -> "subprocess.Popen[bytes] | None":
+def _start(pid: int, value: str) -> _Sentinel | None:
     try:
-        return subprocess.Popen(  # noqa: S603 - this file
+        return _Sentinel(
             [sys.executable, "-I", "-S", os.path.abspath(__file__), str(pid), value],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

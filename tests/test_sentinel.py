@@ -90,6 +90,15 @@ def test_what_left_its_group_and_its_parent_ends_with_a_server_that_is_killed(wa
     assert ended
 
 
+def test_a_program_that_ends_prints_nothing_of_its_sentinel() -> None:
+    """It outlives the program on purpose: no process that was forgotten, which Python warns of."""
+    code = "from repoagent.sentinel import mark; mark()"
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
 def config(file: Path) -> str:
     script = f"setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $! > {file}"
     return (
