@@ -37,7 +37,6 @@ from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from servers import repoagent
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.lifecycle.load_pool import DELAY_SECONDS
 
 GROWTH_LIMIT = 1.6
 START_LIMIT = 2.0
@@ -142,7 +141,7 @@ def measure(repository: Path, count: int) -> dict[str, Any]:
         note(row, "unload", core.poll)
         if any(entry.get("state") == "READY" for entry in core.index()):
             raise SystemExit("models are left")
-        time.sleep(4 * DELAY_SECONDS)
+        settle()
         row["MiB after"] = ((status_bytes("RssAnon") + status_bytes("RssShmem")) - before) >> 20
     return row
 
@@ -153,6 +152,12 @@ def warm_up(repository: Path) -> None:
     with ServingCore(options) as core:
         core.load("m0")
     gc.collect()
+
+
+def settle() -> None:
+    """Wait for the threads that unload: the last one gives freed memory back, and ends after that."""
+    while any(thread.name.startswith(("repoagent-load", "repoagent-retire")) for thread in threading.enumerate()):
+        time.sleep(0.01)
 
 
 def note(row: dict[str, Any], step: str, work: Callable[[], object]) -> None:
