@@ -11,11 +11,14 @@ from typing import Any, Final
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, Request, Result
 from repoagent_llm.builder import Form, Precision, build
-from repoagent_llm.runner.decoder_spec import read_spec
+from repoagent_llm.runner.decoder_spec import DecoderSpec, read_spec
+from repoagent_llm.runner.openvino import model as openvino_model
+from repoagent_llm.runner.openvino.graph import PagedGraph
 from repoagent_llm.runner.openvino.model import open_paged
 from repoagent_llm.runner.ort import OrtRunner
 from repoagent_llm.runner.ort_forms import OrtGqaRunner, OrtStdRunner
 from repoagent_llm.runner.ort_mixed import OrtMixedRunner
+from repoagent_llm.runner.paged_folder import FolderWeights, PagedLayout
 from repoagent_llm.runner.protocol import ModelRunner
 from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.tensorrt import TensorRtRunner
@@ -26,6 +29,8 @@ from llm.tests.reference import Reference
 from tests.engines.platforms import allocations, new_platform
 
 LIMIT: Final = timedelta(seconds=120)
+KEPT: Final = 40
+"""Graphs: tests of damaged folders open hundreds."""
 MakeFolder = Callable[..., Path]
 
 
@@ -39,6 +44,33 @@ def need_openvino() -> None:
     """Skip a test that needs the extra."""
     if find_spec("openvino") is None:
         pytest.skip("openvino is not installed; from a checkout: pip install './llm[openvino]'")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Runners over one folder with the same options share what OpenVINO compiled: that takes a fifth of a second."""
+    kept: dict[str, tuple[PagedGraph, dict[object, Any]]] = {}
+    compiling = openvino_model._compile
+
+    def graph(spec: DecoderSpec, layout: PagedLayout, weights: FolderWeights, *extras: Any, **more: Any) -> PagedGraph:
+        key = repr((spec, layout, type(weights._data), extras, more))  # the layout has the digest of the weights
+        if key not in kept:
+            kept[key] = PagedGraph(spec, layout, weights, *extras, **more), {}
+        while len(kept) > KEPT:
+            del kept[next(iter(kept))]
+        return kept[key][0]
+
+    def compiled(spec: DecoderSpec, model: Any, options: RunnerOptions, *kinds: str) -> Any:
+        (found,) = (found for one, found in kept.values() if one.model is model)
+        key = options.threads, options.exact, kinds
+        if key not in found:
+            found[key] = compiling(spec, model, options, *kinds)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openvino_model, "PagedGraph", graph)
+        patch.setattr(openvino_model, "_compile", compiled)
+        yield
 
 
 @pytest.fixture(scope="session")

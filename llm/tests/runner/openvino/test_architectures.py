@@ -26,17 +26,28 @@ TOGETHER = [name for name, entry in VARIANTS.items() if "greedy" in entry]
 Open = Callable[..., PagedRunner]
 
 
+@pytest.fixture(scope="module")
+def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """``variant(name, precision)``: a decoder folder of a tiny checkpoint."""
+    root = tmp_path_factory.mktemp("variants")
+
+    def make(name: str, precision: str) -> Path:
+        source, folder = root / name, root / f"{name}-{precision}"
+        if not source.exists():
+            tiny_checkpoint(source, VARIANTS[name])
+        return folder if folder.exists() else build(source, folder, form="paged", precision=precision, block=16)
+
+    return make
+
+
 @pytest.fixture
-def open_variant(tmp_path: Path) -> Iterator[Open]:
+def open_variant(variant: Callable[[str, str], Path]) -> Iterator[Open]:
     """``open_variant(name, precision, **options)``: a runner over a tiny checkpoint, closed at the end."""
     need_openvino()
     opened = []
 
     def make(name: str, precision: str = "fp32", **options: Any) -> PagedRunner:
-        source = tmp_path / f"{name}-checkpoint"
-        if not source.exists():
-            tiny_checkpoint(source, VARIANTS[name])
-        folder = build(source, tmp_path / f"{name}-{precision}", form="paged", precision=precision, block=16)
+        folder = variant(name, precision)
         settings = {"threads": 1, "max_sequences": 8, "max_seq_len": VARIANTS[name]["length"], **options}
         opened.append(open_paged(read_spec(folder), RunnerOptions(**settings)))
         return opened[-1]
