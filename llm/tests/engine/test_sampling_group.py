@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def _text(responses: list[Response]) -> Texts:
     return [results[index] for index in sorted(results)]
 
 
-def _alone(requests: list[Request], window: int = 0) -> list[Texts]:
+def _alone(*requests: Request, window: int = 0) -> list[Texts]:
     """What they are answered one by one where all their sequences fit, and nothing is shared."""
     logits = hashed_logits(96)
     runner = FakeRunner(
@@ -94,9 +95,21 @@ def test_a_short_request_does_not_wait_for_the_texts_of_another(runner: Callable
             pass
         for _ in range(3):
             (second,) = executor.enqueue_requests([short])
-            assert _texts(executor, [second]) == _alone([short])
+            assert _texts(executor, [second]) == _alone(short)
         assert not any(response.is_last for response in executor.await_responses(first, timedelta(0)))
         executor.cancel_request(first)
+
+
+def _six(streaming: bool) -> list[Request]:
+    """For different numbers of texts."""
+    lengths = (10 + 20 * (number % 3) for number in range(6))
+    counts = (9, 1, 2, 20, 1, 4)
+    return [_request(count, length=length, streaming=streaming) for count, length in zip(counts, lengths, strict=True)]
+
+
+@cache
+def _six_alone(streaming: bool, window: int) -> list[Texts]:
+    return _alone(*_six(streaming), window=window)
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -114,15 +127,11 @@ def test_a_short_request_does_not_wait_for_the_texts_of_another(runner: Callable
 def test_texts_do_not_depend_on_how_many_run(
     runner: Callable[[], ModelRunner], window: int, policy: CapacitySchedulerPolicy, streaming: bool, reuse: bool
 ) -> None:
-    requests = [
-        _request(count, length=10 + 20 * (number % 3), streaming=streaming)
-        for number, count in enumerate((9, 1, 2, 20, 1, 4))
-    ]
     config = _config(policy, kv_cache_config=KvCacheConfig(enable_block_reuse=reuse))
     built = runner()
     with Executor.from_runner(built, config) as executor:
-        found = _texts(executor, executor.enqueue_requests(requests))
-        for texts, expected in zip(found, _alone(requests, window), strict=True):
+        found = _texts(executor, executor.enqueue_requests(_six(streaming)))
+        for texts, expected in zip(found, _six_alone(streaming, window), strict=True):
             assert [tokens for tokens, _ in texts] == [tokens for tokens, _ in expected]
             assert [values for _, values in texts] == [values for _, values in expected]
     if isinstance(built, PagedRunner):
@@ -179,6 +188,6 @@ def test_texts_that_cannot_share_a_prompt_end_their_request_alone(monkeypatch: p
         while not (responses and responses[-1].is_last):
             responses += executor.await_responses(first, LIMIT)
         assert responses[-1].error_msg == "the runner failed: a fault made on purpose"
-        assert _texts(executor, [second]) == _alone([short])
+        assert _texts(executor, [second]) == _alone(short)
     assert isinstance(runner, PagedRunner)
     assert runner.pool.busy == 0
