@@ -14,7 +14,7 @@ import pytest
 from repoagent_llm import Executor
 from repoagent_llm.backend.model import _THREADS
 from repoagent_llm.engine.guide import Guide
-from repoagent_llm.guidance import llguidance_backend
+from repoagent_llm.guidance import llguidance_backend, trial
 from repoagent_llm.guidance.llguidance_backend import LlguidanceFactory
 from repoagent_llm.types.guidance import GuidedDecodingParams
 
@@ -236,13 +236,16 @@ ENDLESS = {
 }
 
 
-def test_a_guide_without_end_is_ended_and_costs_this_process_nothing(new_asker: NewAsker) -> None:
+def test_a_guide_without_end_is_ended_and_costs_this_process_nothing(
+    new_asker: NewAsker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_SECONDS", 0.5)
     asker = new_asker()
     good = guide("regex", "hello")
     asker.ask("hello", **good).one()
     before, threads = resource.getrusage(resource.RUSAGE_SELF), threading.active_count()
     for kind, text in ENDLESS.values():
-        refused(asker.ask("hello", **guide(kind, text)), "takes more than 2 seconds or too much memory")
+        refused(asker.ask("hello", **guide(kind, text)), "takes more than 0.5 seconds or too much memory")
         asker.ask("hello", **good).one()
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert after.ru_utime - before.ru_utime < _SOON

@@ -2,16 +2,16 @@
 at the first token or later."""
 
 import json
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from llm.tests.backend.conftest import Asker, WriteModel, core, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker
 from llm.tests.backend.tiny import SPECIAL, write_decoder
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.core import ServingCore
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
 DIGITS = "0123456789"
 
@@ -25,20 +25,23 @@ def digits_only() -> Any:
     return tokenizer
 
 
-@pytest.fixture
-def counting(
-    core: ServingCore,  # noqa: F811
-    write_llm: WriteModel,  # noqa: F811
-    tmp_path: Path,
-) -> Asker:
+CONFIG = """backend: "llm"
+parameters { key: "guided_decoding_backend" value { string_value: "llguidance" } }
+parameters { key: "intra_op_thread_count" value { string_value: "1" } }
+parameters { key: "max_beam_width" value { string_value: "2" } }
+"""
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     """Who asks a model that has a token for each digit, and no others."""
-    write_llm(
-        folder=write_decoder(tmp_path / "digits", digits_only()),
-        guided_decoding_backend="llguidance",
-        max_beam_width=2,
-    )
-    core.load("m")
-    return Asker(core)
+    models = tmp_path_factory.mktemp("counting") / "models"
+    (models / "m").mkdir(parents=True)
+    (models / "m" / "config.pbtxt").write_text(CONFIG)
+    write_decoder(models.parent / "digits", digits_only()).rename(models / "m" / "1")
+    with ServingCore(CoreOptions(repositories=(str(models),), control_mode=ControlMode.EXPLICIT)) as core:
+        core.load("m")
+        yield Asker(core)
 
 
 def _guided(kind: str, guide: str, **more: Any) -> dict[str, Any]:
