@@ -55,7 +55,6 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """What is there now stays. Tests that ask for a collection of garbage do so hundreds of times: it is left out."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
