@@ -158,8 +158,10 @@ class StreamGroup(TextGroup):
     _head: Response | None = None
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
-        size = log_prob_bytes(response) if response is not None else 0
-        self._write(size, partial(self._answer.take, number, response, final=final), self._send)
+        if response is None or (size := log_prob_bytes(response)) < LONG_JSON:
+            self._send(self._answer.take(number, response, final=final))
+        else:
+            self._write(size, partial(self._answer.take, number, response, final=final), self._send)
 
     def _send(self, events: bytes) -> None:
         if self._head is None and (events or self._answer.over):

@@ -67,6 +67,8 @@ def pieces_of(response: InferResponse) -> list[Piece]:
 
 def log_prob_bytes(response: InferResponse) -> int:
     """How many bytes of log-probabilities a response brings, which take long to write."""
+    if response.outputs.keys().isdisjoint((_LOG_PROBS, _OF_PROMPT)):
+        return 0
     return sum(len(entry) for name in (_LOG_PROBS, _OF_PROMPT) for entry in _elements(response, name))
 
 

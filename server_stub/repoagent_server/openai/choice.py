@@ -45,7 +45,7 @@ class Delta:
     @property
     def content(self) -> str:
         """The texts."""
-        return "".join(part for part in self.parts if isinstance(part, str))
+        return "".join([part for part in self.parts if isinstance(part, str)])
 
     @property
     def calls(self) -> list[CallPiece]:
@@ -98,7 +98,8 @@ class Choice:
             self._reasoning = self._reasoning or Reasoning(opened=thinking)
             reasoning, shown = self._reasoning.feed(shown, final=bool(reason))
         parts = self._split(shown, final=bool(reason))
-        self._called = self._called or any(isinstance(part, CallPiece) for part in parts)
+        if self.tools.names:
+            self._called |= any(isinstance(part, CallPiece) for part in parts)
         if reason:
             self.reason = "tool_calls" if self._called and reason == "stop" else reason
         return Delta(parts, reasoning, log_probs)
