@@ -470,7 +470,7 @@ def test_a_client_that_never_reads_its_answer_is_given_up(core: Any, start: Any)
     client.sendall(_infer(_BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')))
     assert client.recv(15) == b"HTTP/1.1 200 OK"
     assert front._running is not None
-    connections = front._running._connections
+    connections = front._running.connections
     asyncio.run_coroutine_threadsafe(connections.empty(), front._running.loop).result(60)
     client.close()
 

@@ -224,7 +224,7 @@ def test_a_client_that_reads_nothing_of_a_large_answer_is_ended(start: Start, au
     connection.request("POST", "/v2/models/ident/infer", body, {"Inference-Header-Content-Length": str(length)})
     running = front._running
     assert running is not None
-    emptied = asyncio.run_coroutine_threadsafe(running._connections.empty(), running.loop)
+    emptied = asyncio.run_coroutine_threadsafe(running.connections.empty(), running.loop)
     emptied.result(60)
     connection.close()
 
@@ -350,7 +350,7 @@ def test_a_connection_whose_handshake_is_under_way_at_the_end_is_answered(start:
     with socket.create_connection(front.bind(), timeout=60) as raw:
         running = front._running
         assert running is not None
-        while not len(running._connections):
+        while not len(running.connections):
             threading.Event().wait(0.01)
         stopping = threading.Thread(target=front.stop)
         front.refuse()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from hyperframe.frame import DataFrame
-from repoagent_server.grpc.http2 import transport
+from repoagent_server.grpc import frontend
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, RequestReader
 from repoagent_server.shared.reserve import Reserve
@@ -164,7 +164,7 @@ def test_a_body_that_comes_by_drops_does_not_keep_its_room(
     start_ways: StartWays, monkeypatch: pytest.MonkeyPatch, fill: Any, head: bytes, dripping: bytes
 ) -> None:
     """T18. Others get the room once they have asked for it; as long as nobody does, a client may be slow."""
-    monkeypatch.setattr(transport, "_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(frontend, "_STALL_SECONDS", 0.5)
     reserve, over = Reserve(1 << 20), threading.Event()
     ways = start_ways(reserve=reserve, limits=Limits(stall_seconds=0.5))
 

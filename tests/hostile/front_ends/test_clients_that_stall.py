@@ -176,7 +176,7 @@ def test_a_connection_without_a_first_request_ends(start_ways: StartWays) -> Non
 def test_a_channel_without_a_first_call_is_asked_to_come_again_with_it(
     start_ways: StartWays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repoagent_server.grpc.http2.transport._STALL_SECONDS", 0.5)
+    monkeypatch.setattr("repoagent_server.grpc.frontend._STALL_SECONDS", 0.5)
     host, _, port = start_ways().grpc.rpartition(":")
     raw = Raw((host, int(port)))
     with raw.socket:

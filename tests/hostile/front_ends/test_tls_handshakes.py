@@ -176,7 +176,7 @@ def test_while_handshakes_wait_for_their_turn_open_connections_are_answered(
     context = ssl.create_default_context(cafile=authority.root)
     running = web_front._running
     assert running is not None
-    pool, go_on, begun = running._pools.handshakes, threading.Event(), threading.Semaphore(0)
+    pool, go_on, begun = running.pools.handshakes, threading.Event(), threading.Semaphore(0)
 
     def hold() -> None:
         begun.release()

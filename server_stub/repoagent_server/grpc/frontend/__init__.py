@@ -1,32 +1,29 @@
 """The gRPC front end: a server on a thread of its own, with health and reflection."""
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from functools import partial
+import socket
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import uvloop
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from repoagent.config import model_config_pb2
-from repoagent.serving.instances.loop_reader import LoopReader
+from repoagent.errors import UnavailableError
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RestrictedProtocols
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
-from repoagent_server.grpc.http2.transport import Http2Transport
+from repoagent_server.grpc.http2.socket_protocol import SocketProtocol
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.headers import HeaderForwarding, Restrictions
 from repoagent_server.handlers.inference import Served
-from repoagent_server.shared.connections import InFlight, come_round
+from repoagent_server.http.frontend import Frontend, Protocols, Running
+from repoagent_server.http.listener import bound, bound_unix, is_unix
+from repoagent_server.shared.connections import FLUSH_SECONDS
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.pools import Pools
-from repoagent_server.tls.certificates import HeldCertificates
+from repoagent_server.tls.certificates import Certificates, HeldCertificates
 
 _PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
 
@@ -88,11 +85,16 @@ def _messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
         stack.extend(message.nested_type)
 
 
-_FLUSH_SECONDS: Final = 2.0
+_STALL_SECONDS: Final = 60.0
+"""For at least this long, at most for twice as long, a client may be silent in the middle of something."""
+_PART_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.005
 
 
-class GrpcFrontend:
-    """Serves a core over gRPC. ``bind``, ``start``, ``refuse``, ``drain``, ``stop``: as for HTTP."""
+class GrpcFrontend(Frontend):
+    """Serves a core over gRPC, with health and reflection."""
+
+    name = "grpc"
 
     def __init__(
         self,
@@ -104,147 +106,115 @@ class GrpcFrontend:
     ) -> None:
         """``restrictions``: what needs a header. ``tls``: what TLS is served with, which ends with the front end; None
         follows the files that ``options`` name, if any."""
-        forwarding = HeaderForwarding(options.forward_header_pattern)
+        super().__init__(
+            (options.address, options.port),
+            tls,
+            shared=options.reuse_port,
+            stall_seconds=_STALL_SECONDS,
+            tls_handshakes=served.limits.tls_handshakes,
+        )
+        self._served = served
         self._options = options
-        self._tls = tls
-        self._tls_handshakes = served.limits.tls_handshakes
-        self._reserve = served.reserve
+        self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._guards: RestrictedProtocols | None = None
         if restrictions:
             self._guards = RestrictedProtocols(SERVICE, restrictions, served.denials, served.request_log)
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
-        self._port: Future[int] = Future()
-        self._serving: Future[None] = Future()
-        self._service: GrpcService | None = None
-        self._transport: Http2Transport | None = None
-        self._go = asyncio.Event()
-        self._stop = asyncio.Event()
         self._grace = 0.0
-        self._in_flight = InFlight()
-        self._make_service = partial(
-            GrpcService, served, self._loop, forwarding=forwarding, in_flight=self._in_flight, join=None
-        )
-
-    def bind(self) -> tuple[str, int]:
-        """Take the port, so that one in use shows early; nothing is answered yet. Gives address and port.
-
-        Raises:
-            UnavailableError: the address is in use or cannot be bound.
-            InvalidArgumentError: a file for TLS cannot be read.
-        """
-        if self._thread.ident is None:
-            self._thread.start()
-        return self._options.address, self._port.result()
-
-    @property
-    def certificate_end(self) -> float | None:
-        """When its TLS certificate ends, in seconds since the epoch; None without TLS."""
-        certificates = self._transport.certificates if self._transport is not None else None
-        return certificates.end if certificates is not None else None
-
-    def start(self) -> None:
-        """Serve; returns when calls are accepted. Raises as :meth:`bind`."""
-        self.bind()
-        self._loop.call_soon_threadsafe(self._go.set)
-        self._serving.result()
-
-    def refuse(self) -> None:
-        """From now on refuse inference, load and unload; what runs goes on, and has reached the core by then.
-
-        Clients are asked to go elsewhere first, so that none has to be refused that knows where to go.
-        """
-        serving = self._serving.done() and self._serving.exception() is None and self._thread.is_alive()
-        if serving and self._service is not None and not self._service.stopping:
-            asyncio.run_coroutine_threadsafe(self._part(), self._loop).result()
-        if self._service is not None:
-            self._service.stopping = True
-        if serving:
-            # A turn of the loop: a call that found the flag down has been handed over after it.
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
-
-    def turn(self) -> None:
-        """See :meth:`HttpFrontend.turn`."""
-        if self._serving.done() and self._thread.is_alive():
-            come_round(self._loop, self._thread)
-
-    def on_loop(self, call: Callable[[InFlight], object]) -> None:
-        """See :meth:`HttpFrontend.on_loop`."""
-        if self._serving.done() and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(call, self._in_flight)
-
-    def part(self, timeout: float) -> None:
-        """See :meth:`HttpFrontend.part`."""
-        if self._transport is not None and self._serving.done() and self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._transport.leave(timeout), self._loop).result()
-
-    async def _part(self) -> None:
-        if self._transport is not None:
-            await self._transport.part()
+        self._service: GrpcService
+        self._dispatcher: Dispatcher
+        self._health: health.aio.HealthServicer
 
     def drain(self, timeout: float) -> bool:
         """Let what runs finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled.
 
-        The library has a way to wait for running calls, too, and does once all have been answered, so that what has
-        been written gets out. It gets little time for that. A call that came in the moment in which the library closed
-        is never handed to us and never ends by itself. A stream that a client holds open has nothing more to bring.
+        What has been written has a little time to get out. A stream that a client holds open brings nothing more.
         """
-        self.refuse()
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._in_flight.idle(timeout), self._loop).result()
-        self._grace = min(timeout, _FLUSH_SECONDS)
+        super().drain(timeout)
+        self._grace = min(timeout, FLUSH_SECONDS)
         self.stop()
         return True
 
     def stop(self) -> None:
-        """Close every connection and end the thread. Twice is once."""
+        """See :meth:`Frontend.stop`."""
         self.refuse()
-        if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the address could not be had: the loop is closed by now
-                self._loop.call_soon_threadsafe(self._finish)
-            self._thread.join()
+        super().stop()
 
-    def _finish(self) -> None:
-        self._stop.set()
-        self._go.set()
+    def _listening(self) -> tuple[socket.socket, tuple[str, int]]:
+        files = self._options.tls_files() if self._certificates is None else None
+        if files is not None:
+            self._certificates = Certificates(files)
+        listener = _listening(*self._place, self._shared)
+        name = listener.getsockname()
+        return listener, (self._options.address, int(name[1]) if isinstance(name, tuple) else 0)
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        except BaseException as error:
-            if self._serving.done():
-                raise
-            for future in (self._port, self._serving):
-                if not future.done():
-                    future.set_exception(error)
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        with Pools("grpc") as pools, LoopReader(self._loop):
-            health_servicer = await _health()
-            transport = self._transport = self._make_transport(pools, health_servicer)
-            self._port.set_result(transport.bind())
-            await self._go.wait()
-            if not self._stop.is_set():
-                await transport.start()
-                self._serving.set_result(None)
-            await self._stop.wait()
-            await health_servicer.enter_graceful_shutdown()
-            await transport.stop(self._grace)
-
-    def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Http2Transport:
-        service = self._service = self._make_service(pools)
-        dispatcher = Dispatcher(
-            self._loop,
-            service,
-            _collected(health_servicer),
-            guards=self._guards,
-            max_message=self._options.max_message_bytes,
-            compression=self._options.compression_level(),
-            reserve=self._reserve,
+    async def _open(self, running: Running) -> Protocols:
+        options, reserve = self._options, self._served.reserve
+        self._health = await _health()
+        self._service = GrpcService(
+            self._served,
+            running.loop,
+            running.pools,
+            forwarding=self._forwarding,
+            in_flight=running.in_flight,
+            join=None,
         )
-        return Http2Transport(self._options, dispatcher, pools, self._tls_handshakes, self._tls)
+        dispatcher = self._dispatcher = Dispatcher(
+            running.loop,
+            self._service,
+            _collected(self._health),
+            guards=self._guards,
+            max_message=options.max_message_bytes,
+            compression=options.compression_level(),
+            reserve=reserve,
+        )
+        return lambda: SocketProtocol(dispatcher, running.connections, options)
+
+    async def _refuse(self, running: Running) -> None:
+        """Clients are asked to go elsewhere first, so that none has to be refused that knows where to go."""
+        if not self._service.stopping:
+            if self._shared:
+                await running.stop_listening(shared=True)  # What begins now is left to the server that follows.
+            deadline = running.loop.time() + _PART_SECONDS
+            while not self._parted(running) and running.loop.time() < deadline:
+                await asyncio.sleep(_POLL_SECONDS)
+        self._service.stopping = True
+        await asyncio.sleep(0)  # A call that found the flag down has been handed over after a turn.
+
+    def _parted(self, running: Running) -> bool:
+        """Ask every client to go, and those whose handshake has ended since; whether all have heard."""
+        self._send_away(running)
+        return all(isinstance(one, SocketProtocol) and one.connection.control.parted for one in running.connections)
+
+    def _send_away(self, running: Running) -> None:
+        for one in running.connections:
+            if isinstance(one, SocketProtocol):
+                one.part()
+
+    async def _close(self, running: Running) -> None:
+        await self._health.enter_graceful_shutdown()
+        self._send_away(running)
+        await running.connections.gone(self._grace)
+        tasks = list(self._dispatcher.tasks)
+        await running.connections.close_all(0.0)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=FLUSH_SECONDS)
+
+
+def _listening(address: str, port: int, reuse_port: bool) -> socket.socket:
+    """A socket that has the address and does not listen yet: ``host``, ``::1``, ``[::1]``, ``unix:PATH``.
+
+    Raises:
+        UnavailableError: the address cannot be had.
+    """
+    try:
+        if is_unix(address):
+            return bound_unix(address, port)
+        return bound(address.removeprefix("[").removesuffix("]"), port, reuse_port)
+    except UnavailableError as error:
+        where = address if is_unix(address) else f"{address}:{port}"
+        raise UnavailableError(f"gRPC cannot listen on {where}: the address is in use or not ours") from error
 
 
 async def _health() -> health.aio.HealthServicer:

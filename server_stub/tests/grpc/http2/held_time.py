@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from repoagent_server.grpc import frontend
-from repoagent_server.grpc.http2 import transport
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
+from repoagent_server.http import frontend as http_frontend
 from repoagent_server.shared.connections import Connections
 
 
@@ -23,7 +23,7 @@ class HeldTime:
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         monkeypatch.setattr(frontend, "Dispatcher", lambda loop, *more, **by: Dispatcher(self._over(loop), *more, **by))
-        monkeypatch.setattr(transport, "Connections", lambda loop, *more: Connections(self._over(loop), *more))
+        monkeypatch.setattr(http_frontend, "Connections", lambda loop, *more: Connections(self._over(loop), *more))
 
     def time(self) -> float:
         """As an event loop has it."""

@@ -26,9 +26,8 @@ from hyperframe.frame import (
     SettingsFrame,
     WindowUpdateFrame,
 )
-from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.grpc.frontend import _STALL_SECONDS, GrpcFrontend
 from repoagent_server.grpc.http2.frames import PREFACE
-from repoagent_server.grpc.http2.transport import _STALL_SECONDS
 from repoagent_server.grpc.service import SERVICE
 from repoagent_server.handlers.inference import Served
 from repoagent_server.shared.grpc_options import GrpcOptions
