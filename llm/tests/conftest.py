@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 from repoagent_llm import Executor, ExecutorConfig, Request, Result
 from repoagent_llm.builder import Form, Precision, build
+from repoagent_llm.guidance.trial import Trial
 from repoagent_llm.runner.decoder_spec import DecoderSpec, read_spec
 from repoagent_llm.runner.openvino import model as openvino_model
 from repoagent_llm.runner.openvino.graph import PagedGraph
@@ -71,6 +73,20 @@ def compiled_once() -> Iterator[None]:
         patch.setattr(openvino_model, "PagedGraph", graph)
         patch.setattr(openvino_model, "_compile", compiled)
         yield
+
+
+@pytest.fixture(scope="session")
+def trial() -> Iterator[Trial]:
+    trial = Trial()
+    yield trial
+    trial.close()
+
+
+@pytest.fixture
+def one_trial(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guides of all executors are compiled in one process, which takes longer to start than they do."""
+    shared = SimpleNamespace(grammar=trial.grammar, close=lambda: None)
+    monkeypatch.setattr("repoagent_llm.guidance.llguidance_backend.Trial", lambda: shared)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,8 @@ from llm.tests.fake_packed import FakePacked
 from llm.tests.fake_runner import FakeRunner, LogitsFunction, hashed_logits
 from tests.extent import in_full
 
+pytestmark = pytest.mark.usefixtures("one_trial")
+
 LIMIT = timedelta(seconds=60)
 LONGEST = 160
 WIDEST = 3

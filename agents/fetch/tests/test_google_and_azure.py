@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -26,8 +27,9 @@ from repoagent.storage.repositories.filesystems import open_filesystem
 from repoagent.storage.repositories.url import parse_url
 from tests.file_server import FileServer, Request
 
-pytest.importorskip("gcsfs")
-pytest.importorskip("adlfs")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("gcsfs") and find_spec("adlfs")), reason="gcsfs or adlfs is not installed: extras of repoagent-core"
+)
 Fetch = Callable[..., dict[str, bytes]]
 WEIGHTS = (os.urandom(1_000_003) * 19)[: 17 << 20]  # three ranges
 FILES = {"model.onnx": WEIGHTS, "labels/names.txt": b"a\nb\n", "empty": b"", "labels/r\u00e9sum\u00e9 & more.txt": b"x"}
@@ -160,7 +162,6 @@ def test_google_is_asked_for_the_kind_of_a_bucket_only_by_those_who_want_it(
 # Azure's libraries send tokens over TLS only, and trust what ``SSL_CERT_FILE`` names when they are imported. So the
 # client is a process of its own, and the servers have a certificate of the test.
 
-pytest.importorskip("adlfs")
 MEGABYTE = (os.urandom(1_000_003) * 36)[: 33 << 20]  # five ranges
 USES = 2
 CLIENT = """

@@ -30,6 +30,7 @@ from llm.tests.fake_runner import FakeRunner, hashed_logits
 Kind = GuidedDecodingParams.GuideType
 Backend = GuidedDecodingConfig.GuidedDecodingBackend
 LIMIT = timedelta(seconds=120)
+pytestmark = pytest.mark.usefixtures("one_trial")
 TEXT = ['{"name": "abc", "values": [1, 2.5, true, null]}', "the quick brown fox", "<tool>", "</tool>", "\n\t"]
 SCHEMA = {
     "type": "object",

@@ -18,9 +18,9 @@ from repoagent.beneath import jail
 from repoagent.cli.main import program
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 
-pd = pytest.importorskip("pandas")
 for name in ("skl2onnx", "skops.io", "onnx"):
     pytest.importorskip(name)
+pd = pytest.importorskip("pandas")
 
 import joblib  # noqa: E402
 import onnxruntime as ort  # noqa: E402
