@@ -12,7 +12,7 @@ from onnx import helper
 from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent_llm.types.executor_errors import DecoderError
 
-from llm.tests.backend.conftest import Asker, WriteModel, core, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker, WriteModel
 from llm.tests.foreign import change_config, change_graph, copy_folder
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
@@ -206,7 +206,7 @@ def _weights(seed: int) -> Array:
 
 
 @pytest.fixture
-def adapted(core: ServingCore, write_llm: WriteModel) -> Asker:  # noqa: F811
+def adapted(core: ServingCore, write_llm: WriteModel) -> Asker:
     """A model whose folder has adapter 7."""
     place: Path = write_llm(lora="true", lora_prefetch_dir="adapters", lora_cache_host_memory_bytes=str(_ROOM))
     folder = place / "1" / "adapters" / "7"

@@ -16,7 +16,7 @@ from repoagent_llm.runner.runner_options import RunnerOptions
 from repoagent_llm.runner.session import make_session
 from repoagent_llm.types.executor_errors import DecoderError
 
-from llm.tests.backend.conftest import Asker, WriteModel, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker, WriteModel
 from llm.tests.fake_runner import FakeRunner
 from llm.tests.foreign import change_graph, copy_folder
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
@@ -75,7 +75,7 @@ def letter(folder: Path) -> int:
 
 
 @pytest.fixture
-def hurried(new_core: NewCore, tmp_path: Path, write_llm: WriteModel) -> ServingCore:  # noqa: F811
+def hurried(new_core: NewCore, tmp_path: Path, write_llm: WriteModel) -> ServingCore:
     """A core that waits for neither requests nor steps."""
     write_llm("honest")
     models = (str(tmp_path / "models"),)
@@ -84,12 +84,7 @@ def hurried(new_core: NewCore, tmp_path: Path, write_llm: WriteModel) -> Serving
 
 @pytest.mark.parametrize("end", ["unload", "stop"])
 @pytest.mark.parametrize("part", ["model", "draft"])
-def test_an_unload_and_a_stop_end_a_load(
-    hurried: ServingCore,
-    write_llm: WriteModel,  # noqa: F811
-    part: str,
-    end: str,
-) -> None:
+def test_an_unload_and_a_stop_end_a_load(hurried: ServingCore, write_llm: WriteModel, part: str, end: str) -> None:
     place = with_draft(write_llm) / "1"
     never_end(place / "draft" if part == "draft" else place, FIRST)
     thread, results = in_thread(lambda: hurried.load("m"))
@@ -131,28 +126,20 @@ def grows(graph: Any) -> None:
     graph.output.append(helper.make_tensor_value_info("hostile", TensorProto.FLOAT, None))
 
 
-def test_a_graph_that_folds_for_hours_is_opened_at_once(decoder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_graph_that_folds_for_hours_is_opened_at_once(decoder: Path, tmp_path: Path) -> None:
     folder = change_graph(copy_folder(decoder, tmp_path / "folding"), folds_for_hours)
     assert make_session(read_spec(folder), RunnerOptions())
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_graph_that_takes_too_much_memory_to_open_is_refused(
-    decoder: Path,  # noqa: F811
-    tmp_path: Path,
-    own: bool,
-) -> None:
+def test_a_graph_that_takes_too_much_memory_to_open_is_refused(decoder: Path, tmp_path: Path, own: bool) -> None:
     folder = change_graph(copy_folder(decoder, tmp_path / "growing"), grows)
     within = opening_within(Limits(open_bytes=64 << 20), lambda: False)
     with within, pytest.raises(DecoderError, match=r"takes more than .* --limit-open-bytes"):
         make_session(read_spec(folder), RunnerOptions(own_weights=own))
 
 
-def test_a_load_of_such_a_graph_names_the_limit(
-    write_llm: WriteModel,  # noqa: F811
-    new_core: NewCore,
-    tmp_path: Path,
-) -> None:
+def test_a_load_of_such_a_graph_names_the_limit(write_llm: WriteModel, new_core: NewCore, tmp_path: Path) -> None:
     change_graph(write_llm("m") / "1", grows)
     core = new_core(repositories=(str(tmp_path / "models"),), limits=Limits(open_bytes=64 << 20))
     with pytest.raises(RepoAgentError, match="--limit-open-bytes"):
@@ -160,10 +147,7 @@ def test_a_load_of_such_a_graph_names_the_limit(
 
 
 def test_an_unload_ends_the_trial_of_a_graph(
-    hurried: ServingCore,
-    write_llm: WriteModel,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    hurried: ServingCore, write_llm: WriteModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "endless.py"
     program.write_text(f"open({str(tmp_path / 'began')!r}, 'w')\nimport signal\nwhile True:\n    signal.pause()\n")
@@ -177,22 +161,14 @@ def test_an_unload_ends_the_trial_of_a_graph(
     until(lambda: not any(it.name == "repoagent-open" for it in threading.enumerate()))
 
 
-def test_an_ordinary_decoder_starts_no_process(
-    decoder: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_ordinary_decoder_starts_no_process(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     assert make_session(read_spec(decoder), RunnerOptions())
 
 
 @pytest.mark.parametrize("end", ["unload", "stop"])
 @pytest.mark.parametrize("part", ["model", "draft"])
-def test_an_unload_and_a_stop_end_a_step(
-    hurried: ServingCore,
-    write_llm: WriteModel,  # noqa: F811
-    part: str,
-    end: str,
-) -> None:
+def test_an_unload_and_a_stop_end_a_step(hurried: ServingCore, write_llm: WriteModel, part: str, end: str) -> None:
     place = with_draft(write_llm) / "1"
     never_end(place / "draft" if part == "draft" else place, letter(place))
     hurried.load("m")
@@ -206,7 +182,7 @@ def test_an_unload_and_a_stop_end_a_step(
     until(lambda: not any(it.name == "repoagent-executor" for it in before if it.is_alive()))
 
 
-def with_draft(write_llm: WriteModel) -> Path:  # noqa: F811
+def with_draft(write_llm: WriteModel) -> Path:
     place = write_llm(speculative_model_dir="draft", max_draft_len="3")
     copy_folder(place.parent / "honest" / "1", place / "1" / "draft")
     return place

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llm.tests.backend.conftest import Asker, WriteModel, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker, WriteModel
 from repoagent.errors import RepoAgentError
 from repoagent.limits import Limits
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -30,11 +30,7 @@ def core_with(folder: Path, limits: Limits) -> ServingCore:
     ],
 )
 def test_a_file_above_its_limit_is_refused_by_name_and_others_are_served(
-    name: str,
-    limit: str,
-    text: str,
-    write_llm: WriteModel,  # noqa: F811
-    tmp_path: Path,
+    name: str, limit: str, text: str, write_llm: WriteModel, tmp_path: Path
 ) -> None:
     write_llm("honest")
     file = write_llm("m") / "1" / name
@@ -50,11 +46,7 @@ def test_a_file_above_its_limit_is_refused_by_name_and_others_are_served(
         assert Asker(core).ask("hello", "honest", max_tokens=3).texts()
 
 
-def test_the_graph_of_a_draft_model_has_the_same_limit(
-    write_llm: WriteModel,  # noqa: F811
-    decoder: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_the_graph_of_a_draft_model_has_the_same_limit(write_llm: WriteModel, decoder: Path, tmp_path: Path) -> None:
     place = write_llm("m", speculative_model_dir="draft")
     draft = place / "1" / "draft"
     draft.mkdir()

@@ -15,7 +15,7 @@ from repoagent_llm.backend.chat import renderer as renderer_module
 from repoagent_llm.backend.chat.renderer import ChatRenderer
 from repoagent_llm.backend.chat.source import ChatSource
 
-from llm.tests.backend.conftest import Asker, WriteModel, asker, core, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker, WriteModel
 from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import Limits
 from repoagent.serving.core import ServingCore
@@ -131,19 +131,14 @@ def test_a_process_of_templates_has_no_secrets_and_no_files(render: Render, monk
     renderer.close()
 
 
-def test_a_template_of_ten_megabytes_is_refused_at_the_load(
-    core: ServingCore,  # noqa: F811
-    write_llm: WriteModel,  # noqa: F811
-) -> None:
+def test_a_template_of_ten_megabytes_is_refused_at_the_load(core: ServingCore, write_llm: WriteModel) -> None:
     (write_llm() / "1" / "chat_template.jinja").write_text("{# " + "x" * 10_000_000 + " #}")
     with pytest.raises(RepoAgentError, match="has 10000006 bytes, more than 1048576; --limit-chat-template-bytes"):
         core.load("m")
 
 
 def test_a_template_that_is_a_link_out_of_the_model_is_not_read(
-    core: ServingCore,  # noqa: F811
-    write_llm: WriteModel,  # noqa: F811
-    tmp_path: Path,
+    core: ServingCore, write_llm: WriteModel, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text("a secret")
     (write_llm() / "1" / "chat_template.jinja").symlink_to(tmp_path / "secret")
@@ -153,10 +148,7 @@ def test_a_template_that_is_a_link_out_of_the_model_is_not_read(
 
 
 @pytest.mark.slow
-def test_the_server_goes_on_while_a_template_takes_its_time(
-    core: ServingCore,  # noqa: F811
-    write_llm: WriteModel,  # noqa: F811
-) -> None:
+def test_the_server_goes_on_while_a_template_takes_its_time(core: ServingCore, write_llm: WriteModel) -> None:
     (write_llm("bad") / "1" / "chat_template.jinja").write_text(ENDLESS["loops in loops"])
     (write_llm("good") / "1" / "chat_template.jinja").write_text("{{ messages[0].content }}")
     core.load("bad")
@@ -175,10 +167,7 @@ def test_the_server_goes_on_while_a_template_takes_its_time(
 
 
 @pytest.mark.slow
-def test_an_unload_does_not_wait_for_a_template(
-    core: ServingCore,  # noqa: F811
-    write_llm: WriteModel,  # noqa: F811
-) -> None:
+def test_an_unload_does_not_wait_for_a_template(core: ServingCore, write_llm: WriteModel) -> None:
     """Its process is killed; and with the model it is gone."""
     before, others = threading.active_count(), children(os.getpid())
     (write_llm("m") / "1" / "chat_template.jinja").write_text("x")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from repoagent_llm.backend.tokenizing import Tokenizer
 
-from llm.tests.backend.conftest import Asker, WriteModel, asker, core, decoder, write_llm  # noqa: F401
+from llm.tests.backend.conftest import Asker, WriteModel
 from llm.tests.backend.tiny import byte_level
 from repoagent.serving.core import ServingCore
 
@@ -31,7 +31,7 @@ def split(pattern: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hostile(core: ServingCore, write_llm: WriteModel) -> Callable[..., Asker]:  # noqa: F811
+def hostile(core: ServingCore, write_llm: WriteModel) -> Callable[..., Asker]:
     """The model ``m`` with another tokenizer, beside the model ``honest``, and who asks them."""
 
     def make(**parts: Any) -> Asker:
@@ -47,7 +47,7 @@ def hostile(core: ServingCore, write_llm: WriteModel) -> Callable[..., Asker]:  
 @pytest.mark.parametrize("long", [0, 5000], ids=["short", "long"])
 def test_a_panic_while_a_prompt_is_read_is_the_answer(hostile: Callable[..., Asker], long: int) -> None:
     alphabet = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    asker = hostile(pre_tokenizer={"type": "Sequence", "pretokenizers": [split(ENDLESS), alphabet]})  # noqa: F811
+    asker = hostile(pre_tokenizer={"type": "Sequence", "pretokenizers": [split(ENDLESS), alphabet]})
     for _ in range(3):
         (response,) = asker.ask("a" * long + BAIT).wait()
         assert "the model's tokenizer failed" in str(response.error)
@@ -76,7 +76,7 @@ def test_a_pattern_that_takes_long_stops_no_other_thread(tmp_path: Path) -> None
 
 def test_a_panic_while_a_text_is_shown_is_the_answer(hostile: Callable[..., Asker]) -> None:
     replace = {"type": "Replace", "pattern": {"Regex": "^(.+)+(?!.)(?=.)"}, "content": ""}
-    asker = hostile(decoder={"type": "Sequence", "decoders": [{"type": "Fuse"}, replace]})  # noqa: F811
+    asker = hostile(decoder={"type": "Sequence", "decoders": [{"type": "Fuse"}, replace]})
     for _ in range(3):
         (response,) = asker.ask("c" * 40, max_tokens=30).wait()
         assert "the model's tokenizer failed" in str(response.error)
