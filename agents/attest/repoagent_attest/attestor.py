@@ -22,10 +22,8 @@ from repoagent.api import (
 )
 from repoagent.api.attesting import Attestation, AttestedLoad, AttestorOptions
 from repoagent.api.envelopes import PublicKey, holds, key_id, read_private_key, read_public_key, sign, to_json
-from repoagent_attest.statements import details_of, summary_of
+from repoagent_attest.statements import DETAILS_SUFFIX, SUMMARY_SUFFIX, details_of, summary_of
 
-SUMMARY_SUFFIX: Final = ".vsa.json"
-DETAILS_SUFFIX: Final = ".load.json"
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _SCHEME: Final = b"signer:"
 _LARGEST: Final = 1 << 20

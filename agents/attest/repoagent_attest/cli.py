@@ -11,7 +11,7 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnavailableError, WebClient, read_small_file
 from repoagent.api.envelopes import MOST_VALUES, read_document, read_public_key
-from repoagent_attest.attestor import DETAILS_SUFFIX, SUMMARY_SUFFIX
+from repoagent_attest.statements import DETAILS_SUFFIX, SUMMARY_SUFFIX
 from repoagent_attest.verification import differences, read_receipt
 
 _LARGEST: Final = 256 << 20

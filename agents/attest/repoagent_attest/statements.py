@@ -14,6 +14,9 @@ from repoagent.api import tree_digest
 from repoagent.api.attesting import AttestedLoad
 from repoagent.api.report import EntryReport, LoadReport
 
+SUMMARY_SUFFIX: Final = ".vsa.json"
+DETAILS_SUFFIX: Final = ".load.json"
+"""What the file of each statement is called behind the name of the load."""
 SUMMARY_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 DETAILS_TYPE: Final = "urn:repoagent:load:v1"
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"

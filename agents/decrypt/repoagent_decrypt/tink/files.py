@@ -24,7 +24,7 @@ from repoagent_decrypt.tink.keyset import StreamingKey
 _BATCH: Final = 1 << 20
 """Bytes of segments that one thread does at a time, at least one segment."""
 TAG: Final = 16
-PREFIX: Final = 7
+_PREFIX: Final = 7
 _MOST_SEGMENTS: Final = 1 << 32
 _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
     "SHA1": hashes.SHA1,
@@ -35,7 +35,7 @@ _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
 
 def header_size(derived_size: int) -> int:
     """Bytes of the header: the length byte, a salt as long as the derived key, the nonce's prefix."""
-    return 1 + derived_size + PREFIX
+    return 1 + derived_size + _PREFIX
 
 
 def new_header(key: StreamingKey) -> bytes:

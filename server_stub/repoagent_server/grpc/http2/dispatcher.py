@@ -114,7 +114,7 @@ class Dispatcher:
                 return  # it has been answered
             if self._access is not None and self._is_denied(connection, stream, self._access):
                 return
-            message = only_message(data, start, stop, ended, self.small)
+            message = _only_message(data, start, stop, ended, self.small)
             if message is not None:
                 quick = stream.call = QuickCall(self, connection, stream)
                 quick.start(message)
@@ -282,7 +282,7 @@ class QuickCall(OneAnswer):
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         if self._started:
             return
-        message = only_message(data, start, stop, ended, self._dispatcher.small)
+        message = _only_message(data, start, stop, ended, self._dispatcher.small)
         if message is not None:
             self.start(message)
             return
@@ -346,7 +346,7 @@ class QuickCall(OneAnswer):
             running.end(log, size)
 
 
-def only_message(data: bytes, start: int, stop: int, ended: bool, below: int) -> bytes | None:
+def _only_message(data: bytes, start: int, stop: int, ended: bool, below: int) -> bytes | None:
     """The message, if ``data[start:stop]`` is all of the request: one of less than ``below`` bytes, uncompressed."""
     size = stop - start - PREFIX_BYTES
     if ended and 0 <= size < below and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
