@@ -9,8 +9,7 @@ from google.protobuf.message import DecodeError
 from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import Given, given_in
 from repoagent_server.grpc.access import CallAccess
-from repoagent_server.grpc.infer import error_for_client
-from repoagent_server.grpc.response import code_for, details, error_message
+from repoagent_server.grpc.response import code_for, details, error_for_client, error_message
 from repoagent_server.grpc.service import METHODS, SERVICE, GrpcService
 from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.shared.client_text import client_text

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from repoagent_server.grpc.infer import status_of
-from repoagent_server.grpc.response import details
+from repoagent_server.grpc.response import status_of
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.inference import Served
@@ -57,7 +56,7 @@ class ReplicaGrpc:
             await context.written.put(ended.end)
         except Exception as error:
             code, text = status_of(error)
-            await context.written.put(GrpcEnd(code.value[0], details(text)))
+            await context.written.put(GrpcEnd(code.value[0], text))
         await context.written.put(None)
 
     def _handler(self, method: Named) -> Any:

@@ -12,20 +12,17 @@ from typing import Any, Final
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
-from repoagent.serving.requests.tensor import Array, Tensor, array_at
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import (
     BY_NAME,
     MAX_DIMENSIONS,
     MAX_ELEMENTS,
     Buffer,
-    JsonKind,
     RequestLabel,
     TypeInfo,
-    bytes_array,
     tensor_array,
     too_many_dimensions,
     too_many_elements,
-    unpack_bytes,
 )
 from repoagent_server.codec.fields import (
     MISSING,
@@ -199,13 +196,7 @@ def _from_tail(
 ) -> Array:
     size = as_unsigned(given_size, "Unable to parse 'binary_data_size': ")
     start = tail.take(size, name, label.model)
-    if info.json is JsonKind.STRING:
-        elements = unpack_bytes(memoryview(tail.body)[start : start + size], prod(shape), name, label)
-        return bytes_array(elements).reshape(shape)
-    expected = prod(shape) * info.size
-    if size != expected:
-        raise label.wrong_size(name, expected, size)
-    return array_at(tail.body, start, info.dtype, shape)
+    return tensor_array(info, memoryview(tail.body)[start : start + size], shape, name, label)
 
 
 def _shape(members: dict[str, Any]) -> list[int]:

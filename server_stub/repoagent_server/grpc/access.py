@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
@@ -96,13 +95,6 @@ class CallAccess:
     def report(self, error: AccessError, method: str, *, address: str, request: str) -> None:
         """Report that a call of ``method`` is denied."""
         self._access.denied(error, method, "grpc", address=address, request=request)
-
-
-def code_of(error: AccessError) -> Any:
-    """The status of grpc that stands for ``error``."""
-    if error.grpc_status == grpc.StatusCode.UNAUTHENTICATED.value[0]:
-        return grpc.StatusCode.UNAUTHENTICATED
-    return grpc.StatusCode.PERMISSION_DENIED
 
 
 _UNAVAILABLE: Final = 14

@@ -1,14 +1,13 @@
 """ModelInfer: one request and one response, and what it shares with the stream of them."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
@@ -17,14 +16,12 @@ from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
-from repoagent_server.grpc.response import ResponseWriter, code_for, details
+from repoagent_server.grpc.response import ResponseWriter, status_of
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Answer, Headers, Inference, Mailbox, check_version
-from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.request_log import RequestLog, RunningRequest
 
-logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 _LARGE: Final = 1 << 16
@@ -78,7 +75,7 @@ class InferCalls:
         # Not inside of ``except``, and without names for the error and the message: grpc keeps what abort raises, and
         # with it this frame, and would keep the memory of the request that failed.
         del received
-        await context.abort(status, details(text))
+        await context.abort(status, text)
         raise AssertionError("abort raises")
 
     def _running(self, received: Received, context: Context) -> RunningRequest:
@@ -295,17 +292,3 @@ def _several(first: InferResponse | None = None) -> InferResponse:
     """In the place of none, or of several responses."""
     model, version = (first.model_name, first.model_version) if first is not None else ("", "")
     return InferResponse(model, version, error=UnsupportedError(_DECOUPLED))
-
-
-def error_for_client(error: Exception) -> RepoAgentError:
-    """The error that a client gets for ``error``. A fault of ours is logged, and answered like any other."""
-    if isinstance(error, RepoAgentError):
-        return error
-    logger.error("an inference request over gRPC failed: %s", error, exc_info=error)
-    return InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
-
-
-def status_of(error: Exception) -> tuple[Any, str]:
-    """The status of grpc that stands for ``error``, and its text."""
-    known = error_for_client(error)
-    return code_for(known), client_text(known)

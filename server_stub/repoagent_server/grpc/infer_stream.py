@@ -11,12 +11,11 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.infer import InferCalls, error_for_client, read_long, status_of
+from repoagent_server.grpc.infer import InferCalls, read_long
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import code_for, details, error_message, response_message
+from repoagent_server.grpc.response import code_for, error_for_client, error_message, response_message, status_of
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import Answer, CallContext
-from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.request_log import RunningRequest
 
@@ -35,7 +34,7 @@ async def stream_infer(calls: InferCalls, messages: AsyncIterator[Buffer], conte
     try:
         call = calls.inference.context(context.invocation_metadata, context.caller, context.request_id)
     except RepoAgentError as error:
-        await context.abort(code_for(error), details(client_text(error)))
+        await context.abort(*status_of(error))
     statuses = _wants_statuses(context.invocation_metadata() or ())
     stream = InferStream(calls, call, _write_now(context), errors_are_statuses=statuses)
     _take_now(context, stream.take)
@@ -50,8 +49,7 @@ async def stream_infer(calls: InferCalls, messages: AsyncIterator[Buffer], conte
         if stream.fault is not None:
             raise stream.fault
         if stream.failure is not None:
-            status, text = status_of(stream.failure)
-            await context.abort(status, details(text))
+            await context.abort(*status_of(stream.failure))
     except DecodeError:
         await context.abort(grpc.StatusCode.INTERNAL, _INVALID)
     finally:
@@ -179,7 +177,7 @@ class InferStream:
     def _refuse(self, error: RepoAgentError, request_id: str, running: RunningRequest | None) -> None:
         self.put(error_message(error, request_id), error)
         if running is not None:
-            running.status = status_of(error)[0].value[0]
+            running.status = code_for(error).value[0]
             running.request = running.request or request_id
             self.log(running, 0)
 
@@ -288,7 +286,7 @@ class _StreamSender(Answer):
                 message = self._failure(error, final)
             self._sent += len(message)
             if error is not None and self._running is not None:
-                self._running.status = status_of(error)[0].value[0]
+                self._running.status = code_for(error).value[0]
             self._stream.put(message, error)
         if final:
             self._stream.finished(self.request)

@@ -1,5 +1,6 @@
 """The core's answers to messages, those of inference without protobuf's objects; its errors to status codes."""
 
+import logging
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
@@ -8,16 +9,16 @@ import numpy as np
 from google.protobuf import json_format
 
 from repoagent.config import read_json
-from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent.errors import ErrorCode, InternalError, RepoAgentError
 from repoagent.serving.requests.request import InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import Array, DataType
 from repoagent_server.access import AccessError
 from repoagent_server.codec.binary import BY_TYPE, Buffer, pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.access import code_of
 from repoagent_server.handlers.requested_outputs import as_bytes
 from repoagent_server.shared.client_text import client_text
 
+logger = logging.getLogger(__name__)
 _RAW: Final = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _BYTES_FIELD: Final = 2
 _MAX_KNOWN: Final = 256
@@ -142,9 +143,26 @@ STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
 }
 
 
+_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
 def code_for(error: RepoAgentError) -> grpc.StatusCode:
     """The status that stands for ``error``."""
-    return code_of(error) if isinstance(error, AccessError) else STATUS[error.code]
+    return _BY_NUMBER[error.grpc_status] if isinstance(error, AccessError) else STATUS[error.code]
+
+
+def error_for_client(error: Exception) -> RepoAgentError:
+    """The error that a client gets for ``error``. A fault of ours is logged, and answered like any other."""
+    if isinstance(error, RepoAgentError):
+        return error
+    logger.error("an inference request over gRPC failed: %s", error, exc_info=error)
+    return InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The status that a client gets for ``error``, and its text."""
+    known = error_for_client(error)
+    return code_for(known), details(client_text(known))
 
 
 def infer_message(response: InferResponse, stored: Container[str] = ()) -> pb.ModelInferResponse:

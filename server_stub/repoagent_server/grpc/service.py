@@ -17,13 +17,12 @@ from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import RPCS, CallAccess
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import stream_infer
-from repoagent_server.grpc.response import code_for, config_message, details, statistics_message
+from repoagent_server.grpc.response import config_message, statistics_message, status_of
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
 from repoagent_server.handlers.headers import HeaderForwarding
 from repoagent_server.handlers.inference import Inference, Mailbox, Served
 from repoagent_server.handlers.operations import Call, LoadParameters, Operation, Operations, check_repository
 from repoagent_server.handlers.settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, TraceChanges
-from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.connections import InFlight
 from repoagent_server.shared.pools import Pools
 
@@ -126,7 +125,7 @@ class GrpcService:
             except RepoAgentError as error:
                 if isinstance(error, AccessError) and self.access is not None:
                     self.access.report(error, path, address=context.address, request=context.request_id)
-                await context.abort(code_for(error), details(client_text(error)))
+                await context.abort(*status_of(error))
             finally:
                 self._in_flight.finished()
 

@@ -16,12 +16,11 @@ from repoagent_server.grpc.http2.frames import U32
 from repoagent_server.grpc.http2.head import RequestHead, Stream, literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, PREFIX_BYTES, UNIMPLEMENTED, MessageFault, too_large
 from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
-from repoagent_server.grpc.infer import OneAnswer, status_of
+from repoagent_server.grpc.infer import OneAnswer
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import details
+from repoagent_server.grpc.response import status_of
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
-from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.request_id import RECEIPT
 from repoagent_server.shared.request_log import RunningRequest, log_refused
 from repoagent_server.shared.reserve import Reserve
@@ -162,7 +161,7 @@ class Dispatcher:
             )
         except AccessError as error:
             head.lazy = False  # the next call must not wait for a message
-            connection.sender.finish(stream, error.grpc_status, details(client_text(error)))
+            connection.sender.finish(stream, error.grpc_status, status_of(error)[1])
             log_refused(self.calls.log, head.route.name, error.grpc_status, head.request_id, error.client)
             return True
         return False
@@ -318,8 +317,8 @@ class QuickCall(OneAnswer):
         if isinstance(error, MessageFault):
             status, text = error.status, str(error)
         else:
-            code, full = status_of(error)
-            status, text = code.value[0], details(full)
+            code, text = status_of(error)
+            status = code.value[0]
         self._done(status)
         self._connection.sender.finish(self._stream, status, text)
 
