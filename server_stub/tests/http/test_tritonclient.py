@@ -85,21 +85,12 @@ def test_bf16_travels_as_its_bits(client: Any) -> None:
     assert np.array_equal(client.infer("any", [tensor]).as_numpy("OUTPUT0"), array)
 
 
-def test_errors_carry_tritons_texts(client: Any) -> None:
+def test_what_a_core_raises_besides_is_an_internal_error(client: Any) -> None:
     tensor = triton.InferInput("INPUT0", [1, 2], "FP32")
     tensor.set_data_from_numpy(np.zeros((1, 2), np.float32))
-    for model, version, text, status in (
-        ("nosuch", "", "Request for unknown model: 'nosuch' is not found", "404"),
-        ("ident", "2", "Request for unknown model: 'ident' version 2 is not found", "404"),
-        ("addsub", "", "KeyError", "500"),
-    ):
-        with pytest.raises(InferenceServerException, match=text) as error:
-            client.infer(model, [tensor], model_version=version)
-        assert error.value.status() == status
-    wrong = triton.InferInput("OTHER", [1, 2], "FP32")
-    wrong.set_data_from_numpy(np.zeros((1, 2), np.float32))
-    with pytest.raises(InferenceServerException, match="unexpected inference input 'OTHER' for model 'ident'"):
-        client.infer("ident", [wrong])
+    with pytest.raises(InferenceServerException, match="KeyError") as error:
+        client.infer("addsub", [tensor])
+    assert error.value.status() == "500"
 
 
 @pytest.mark.parametrize(
