@@ -1,5 +1,6 @@
-"""KServe's client asks a model of a table, whose names it takes from the server; a process of its own, as the messages
-of KServe and of tritonclient have the same names. Its arguments: the server's URL, the model. It prints the answer."""
+"""KServe's client asks models of tables, whose names it takes from the server; a process of its own, as the messages
+of KServe and of tritonclient have the same names. Its arguments: the server's URL, the models. It prints the answers.
+"""
 
 import asyncio
 import json
@@ -8,16 +9,21 @@ import urllib.request
 from typing import Any
 
 
-async def main(url: str, model: str) -> None:
+async def main(url: str, *models: str) -> None:
     from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
-    with urllib.request.urlopen(f"{url}/v2/models/{model}") as answer:
-        (one,) = json.load(answer)["inputs"]
-    given = InferInput(name=one["name"], shape=[2, one["shape"][1]], datatype=one["datatype"], data=[[0.5] * 6] * 2)
+    answers = {}
     async with InferenceRESTClient(RESTConfig(protocol="v2", timeout=60, retries=0)) as client:
-        found: Any = await client.infer(url, InferRequest(model_name=model, infer_inputs=[given]), model_name=model)
-    print(json.dumps({output.name: output.as_numpy().tolist() for output in found.outputs}))
+        for model in models:
+            with urllib.request.urlopen(f"{url}/v2/models/{model}") as answer:
+                (one,) = json.load(answer)["inputs"]
+            rows, shape = [[0.5] * 6] * 2, [2, one["shape"][1]]
+            given = InferInput(name=one["name"], shape=shape, datatype=one["datatype"], data=rows)
+            asked = InferRequest(model_name=model, infer_inputs=[given])
+            found: Any = await client.infer(url, asked, model_name=model)
+            answers[model] = {output.name: output.as_numpy().tolist() for output in found.outputs}
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:]))
