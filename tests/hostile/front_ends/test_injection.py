@@ -1,5 +1,6 @@
 """What clients send, and what models are called, makes no line of the log, no header and no metric of its own."""
 
+import copy
 import json
 import logging
 import re
@@ -80,14 +81,17 @@ def ways(start_ways: Any, core: ServingCore) -> Ways:
     return made
 
 
-class _Counter(logging.Handler):
-    """Counts records."""
+class _Kept(logging.Handler):
+    """Keeps records as they are before any form writes them."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        del record
-        self.count += 1
+        kept = copy.copy(record)
+        kept.exc_text = None  # A form may have noted how it shows the exception.
+        self.records.append(kept)
 
 
 def _send_everywhere(ways: Ways, text: str) -> None:
@@ -138,24 +142,39 @@ def _send_over_grpc(ways: Ways, text: str) -> None:
             assert answer.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+@pytest.fixture
+def records() -> Iterator[list[logging.LogRecord]]:
+    """What has been logged."""
+    kept = _Kept()
+    loggers = [logging.getLogger(name) for name in ("repoagent", "repoagent_server")]
+    for logger in loggers:
+        logger.addHandler(kept)
+    yield kept.records
+    for logger in loggers:
+        logger.removeHandler(kept)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_record_is_one_line_of_the_log(ways: Ways, tmp_path: Path, text: str, form: str) -> None:
-    counter = _Counter()
-    with configure(LogOptions(file=tmp_path / "log", verbose=1, format=form)):
-        loggers = [logging.getLogger(name) for name in ("repoagent", "repoagent_server")]
-        for logger in loggers:
-            logger.addHandler(counter)
-        try:
-            _send_everywhere(ways, text)
-            logging.getLogger("repoagent").error("%s", text)
-        finally:
-            for logger in loggers:
-                logger.removeHandler(counter)
-    *lines, rest = (tmp_path / "log").read_bytes().decode().split("\n")
+def test_a_record_is_one_line_of_the_log(
+    ways: Ways, tmp_path: Path, records: list[logging.LogRecord], text: str
+) -> None:
+    with configure(LogOptions(file=tmp_path / "log", verbose=1)):
+        _send_everywhere(ways, text)
+        logging.getLogger("repoagent").error("%s", text)
+    logged = [*records]
+    _check(tmp_path / "log", "default", len(logged))
+    for form in ("ISO8601", "json"):
+        with configure(LogOptions(file=tmp_path / form, verbose=1, format=form)):
+            for record in logged:
+                logging.getLogger(record.name).handle(record)
+        _check(tmp_path / form, form, len(logged))
+
+
+def _check(log: Path, form: str, count: int) -> None:
+    *lines, rest = log.read_bytes().decode().split("\n")
     assert rest == ""
-    assert len(lines) == counter.count > 0
+    assert len(lines) == count > 0
     for line in lines:
         assert not _UNSEEN.search(line), line
         assert not line.startswith(_FORGED)

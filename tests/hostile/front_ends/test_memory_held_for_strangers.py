@@ -162,9 +162,13 @@ def test_bodies_that_open_to_more_than_there_is_room_for(held: Ways, coding: str
             assert "--limit-held-bytes" in answer.json()["error"]
         return answer.status_code
 
+    statuses: set[int] = set()
     with ThreadPoolExecutor(16) as pool:
-        statuses = list(pool.map(ask, range(48)))
-    assert {200, 503} == set(statuses)
+        for _ in range(3):
+            statuses |= set(pool.map(ask, range(16)))
+            if len(statuses) > 1:
+                break
+    assert statuses == {200, 503}
 
 
 @contextmanager
