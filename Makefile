@@ -81,7 +81,8 @@ serve: $(RUN)
 # process, in order. `make test WORKERS=0` runs them in pytest's own process. What fails beside others runs once more,
 # alone: tests/unsteady.py.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --max-worker-restart=0 -p tests.unsteady
+# Where PYTHONDONTWRITEBYTECODE is set, every process of pytest would compile Hypothesis again, with its assertions.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --max-worker-restart=0 -p tests.unsteady
 
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) $(CAPI)

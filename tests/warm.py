@@ -135,17 +135,18 @@ class Warm:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | str = ".",
+        stdin: int | None = None,
         stdout: int | IO[Any] = 1,
         stderr: int | IO[Any] = 2,
     ) -> Program:
-        """``repoagent WORDS``, with nothing to read.
+        """``repoagent WORDS``, with nothing to read unless ``stdin`` is given.
 
         It writes where this process does, unless files or ``subprocess.PIPE`` are given.
         """
         texts = [*map(str, words)]
         (out, output), (err, errors) = map(_written_to, (stdout, stderr))
         order = ["repoagent.cli.main", texts, dict(os.environ if env is None else env), str(Path(cwd).resolve())]
-        pid, report = _ordered(self._orders, order, (out, err, self._orders.fileno()))
+        pid, report = _ordered(self._orders, order, (out, err, self._orders.fileno()), stdin)
         for number in (*([out] if output else []), *([err] if errors else [])):
             os.close(number)
         return Program(texts, pid, report, output, errors)
@@ -178,11 +179,14 @@ def _written_to(file: int | IO[Any]) -> tuple[int, IO[str] | None]:
     return file if isinstance(file, int) else file.fileno(), None
 
 
-def _ordered(orders: socket.socket, order: Sequence[Any], files: Sequence[int]) -> tuple[int, int]:
+def _ordered(
+    orders: socket.socket, order: Sequence[Any], files: Sequence[int], stdin: int | None = None
+) -> tuple[int, int]:
     """Have a program forked; its number, and the descriptor from which its status will be read."""
     report, writing = os.pipe()
     with open(os.devnull, "rb") as nothing:
-        socket.send_fds(orders, [json.dumps(order).encode()], [writing, nothing.fileno(), *files])
+        read = nothing.fileno() if stdin is None else stdin
+        socket.send_fds(orders, [json.dumps(order).encode()], [writing, read, *files])
     os.close(writing)
     return _number(report), report
 

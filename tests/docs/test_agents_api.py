@@ -48,7 +48,7 @@ def test_the_example_of_an_unload_that_an_agent_asks_for_passes(
     pages: dict[str, Any], pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_licence=_titled(pages["docs/reference/testing.md"], "test_licence.py"))
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:cloudcoil").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("name", [name for name in vars(LoadedChain) if not name.startswith("_")])

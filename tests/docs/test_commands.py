@@ -18,6 +18,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ import pytest
 from repoagent_server.program.serve_command import serve
 
 from repoagent.cli.main import program
+from tests.warm import Warm
+from tests.warm_command import WarmCommand
 
 TREE: Final = Path(__file__).resolve().parents[2]
 TABLE: Final = tomllib.loads((Path(__file__).parent / "commands.toml").read_text(encoding="utf-8"))
@@ -210,17 +213,19 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    home = tmp_path / "home"
+def shell(tmp_path: Path, warm: Warm) -> Iterator[Shell]:
+    home, programs = tmp_path / "home", tmp_path / "programs"
     home.mkdir()
+    programs.mkdir()
     for name in ("agents", "deploy", "docs", "examples"):
         (home / name).symlink_to(TREE / name)
     ports = {f"REPOAGENT_SERVE_{name}_PORT": "0" for name in ("HTTP", "GRPC", "METRICS")}
     environment = {**os.environ, **ports, "TREE": str(TREE), "DIGITS_IDENTITY": _example_key()}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {"PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment |= {f"REPOAGENT_{name.upper()}": str(tmp_path / name) for name in ("workspace", "cache")}
     shell = Shell(home, environment)
-    yield shell
+    with closing(WarmCommand(warm, programs)):
+        yield shell
     if shell.server is not None:
         shell.server.kill()
         shell.server.wait()
