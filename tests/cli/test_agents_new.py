@@ -21,6 +21,8 @@ from repoagent.testing import ModelRepo
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"PYTEST_ADDOPTS": "-p no:cloudcoil"}
+"""The plug-in of a package that is here for other tests would double the time that pytest takes to start."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Made:
     site: Path
 
     def python(self, *arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-        environment = os.environ | {"PYTHONPATH": str(self.site), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(self.site), "PYTHONDONTWRITEBYTECODE": "1"} | QUICK
         return subprocess.run(
             [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, check=False
         )
@@ -194,7 +196,7 @@ def test_its_workflow_installs_and_tests_it_without_a_package_index(made: Made, 
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this name as the opposite of the flag's
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    } | QUICK
     for line in _run_lines(made, "test.yml"):
         done = subprocess.run(
             ["/bin/sh", "-c", line], cwd=checkout, env=environment, capture_output=True, text=True, check=False
