@@ -14,7 +14,8 @@ from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.access import Right
 from repoagent_server.codec.binary import BY_TYPE, JsonKind
 from repoagent_server.codec.generate_request import read_generate
-from repoagent_server.codec.infer_response import json_values
+from repoagent_server.codec.infer_request import OutputEncoding
+from repoagent_server.codec.infer_response import is_long, json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.table import read_table, write_table
@@ -54,6 +55,7 @@ _NOT_ONE: Final = (
     "number of responses"
 )
 _IDENTITY: Final = (b"", b"identity")
+_ALL_JSON: Final = OutputEncoding()
 
 
 def check_encoding(request: Request) -> None:
@@ -89,7 +91,7 @@ class GenerateRoutes:
         self._read_and(read_table, self._submitting(write_table, request, exchange), request, params, exchange)
 
     def _submitting(self, write: _Write, request: Request, exchange: Exchange) -> _Submit:
-        answer = _Once(self._inference.mailbox, exchange, wanted_report(request), write)
+        answer = _Once(self._inference.mailbox, exchange, request, self._long, write)
         return lambda asked: self._inference.core.submit(self._prepare(asked, request, exchange, answer))
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
@@ -142,11 +144,13 @@ class GenerateRoutes:
 class _Once(Answer):
     """The answer of ``generate``: the content of the only response."""
 
-    def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None, write: _Write) -> None:
+    def __init__(self, mailbox: Mailbox, exchange: Exchange, request: Request, long: LongWork, write: _Write) -> None:
         super().__init__(mailbox)
         self._write = write
         self._exchange = exchange
-        self._report = report
+        self._request = request
+        self._long = long
+        self._report = wanted_report(request)
         self._response: InferResponse | None = None
         self._count = 0
 
@@ -154,7 +158,9 @@ class _Once(Answer):
         if response is not None:
             self._response = response
             self._count += 1
-        if final:
+        if final and self._response is not None and is_long(self._response, _ALL_JSON):
+            self._long.do(lambda _: self._answer(), self._exchange.respond, self._request, self._exchange)
+        elif final:
             self._exchange.respond(self._answer())
 
     def _answer(self) -> Response:

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from repoagent_server.handlers.inference import Served
+from repoagent_server.http import generate
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -68,6 +69,28 @@ def test_an_answer_has_id_name_version_parameters_and_outputs(core: Any, client:
         ("BOOL", True),
         ("NONE", []),
     ]
+
+
+@pytest.mark.parametrize("path", ["generate", "invocations"])
+def test_many_values_are_written_beside_the_event_loop(
+    core: Any, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    threads = []
+    name = "write_generate" if path == "generate" else "write_table"
+    write = getattr(generate, name)
+
+    def written(response: InferResponse) -> bytes:
+        threads.append(threading.current_thread().name)
+        return bytes(write(response))
+
+    monkeypatch.setattr(generate, name, written)
+    body = {"INPUT0": "x"} if path == "generate" else {"instances": ["x"]}
+    for count in (3, 1 << 17):
+        values = np.arange(count, dtype=np.int32).reshape(-1, 1)
+        core.responses = [(InferResponse("str", "1", "", {"OUTPUT0": Tensor.of(values)}), True)]
+        found = client.post(f"/v2/models/str/{path}", json=body).json()
+        assert found["OUTPUT0" if path == "generate" else "predictions"] == list(range(count))
+    assert threads[0] != threads[1]
 
 
 def test_without_an_id_the_answer_has_none(client: httpx.Client) -> None:
