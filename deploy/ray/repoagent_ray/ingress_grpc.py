@@ -106,12 +106,9 @@ class IngressGrpc:
     def _assemble(self) -> None:
         loop = asyncio.get_running_loop()
         operations = ClusterOperations(self._core)
-        service = GrpcService(
-            Served(self._core, limits=self._limits, access=self._access), loop, self._pools, operations=operations
-        )
-        self._inference = Inference(
-            Served(self._core, access=self._access), Mailbox(loop), protocol="grpc", route=f"/{SERVICE}/{_INFER}"
-        )
+        served = Served(self._core, limits=self._limits, access=self._access)
+        service = GrpcService(served, loop, self._pools, operations=operations)
+        self._inference = Inference(served, Mailbox(loop), protocol="grpc", route=f"/{SERVICE}/{_INFER}")
         plain = {name: service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
         plain[_INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
         plain[_STREAM] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
