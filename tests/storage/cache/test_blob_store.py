@@ -303,11 +303,9 @@ def test_a_kill_at_any_point_corrupts_nothing_and_the_next_fetch_continues(
             assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
             kept = len(BIG)
     server.restart_count()
-    again = child(_CHILD, *arguments, "none", 0)
-    assert again.expect() == "ready"
-    again.tell()
-    assert again.expect() == str(len(BIG))
-    again.process.wait()
+    opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=60), f"{server.url}/big")
+    with Cache(tmp_path / "cache") as cache:
+        build(cache, "m", [RemoteFile("1/w", f"{server.url}/big", opener, len(BIG), digest=digest_of(BIG))])
     assert server.sent == len(BIG) - kept
     with Cache(tmp_path / "cache") as cache, cache.scope() as scope:
         tree = scope.get_or_build("m", lambda target: pytest.fail("it is there"))
