@@ -28,7 +28,7 @@ def write_member(repository: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(params=["in-process", "process"])
-def write_anywhere(repository: Path, request: pytest.FixtureRequest) -> Callable[..., Path]:
+def write_anywhere(repository: Path, request: pytest.FixtureRequest, forked_models: None) -> Callable[..., Path]:
     """The same, once for each place that it can run in."""
     return writer(repository, request.param)
 
