@@ -50,20 +50,22 @@ def need_openvino() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Runners over one folder with the same options share what OpenVINO compiled: that takes a fifth of a second."""
+    """Runners over one folder with the same options share what OpenVINO compiled: that takes a fifth of a second.
+
+    Several threads may load decoders.
+    """
     kept: dict[str, tuple[PagedGraph, dict[object, Any]]] = {}
     compiling = openvino_model._compile
 
     def graph(spec: DecoderSpec, layout: PagedLayout, weights: FolderWeights, *extras: Any, **more: Any) -> PagedGraph:
         key = repr((spec, layout, type(weights._data), extras, more))  # the layout has the digest of the weights
-        if key not in kept:
-            kept[key] = PagedGraph(spec, layout, weights, *extras, **more), {}
-        while len(kept) > KEPT:
-            del kept[next(iter(kept))]
-        return kept[key][0]
+        found = kept.get(key) or kept.setdefault(key, (PagedGraph(spec, layout, weights, *extras, **more), {}))
+        if len(kept) > KEPT:
+            kept.pop(next(iter(kept)), None)
+        return found[0]
 
     def compiled(spec: DecoderSpec, model: Any, options: RunnerOptions, *kinds: str) -> Any:
-        (found,) = (found for one, found in kept.values() if one.model is model)
+        (found,) = (found for one, found in [*kept.values()] if one.model is model)
         key = options.threads, options.exact, kinds
         if key not in found:
             found[key] = compiling(spec, model, options, *kinds)
