@@ -218,7 +218,7 @@ def test_who_replaces_a_stopped_worker_has_the_certificate_that_came_meanwhile(w
     os.kill(pid, signal.SIGSTOP)
     files.install(files.authority.issue("second"))
     server.until(lambda: "HTTP uses the TLS certificate that is now in" in server.log, "the new certificate")
-    server.until(lambda: pid not in processes(server) and len(processes(server)) == 3, "another worker")
-    server.until(lambda: "serves again" in server.log or "has been replaced" in server.log, "that it serves")
+    server.until(lambda: "serves again" in server.log or "has been replaced" in server.log, "another worker")
+    server.until(lambda: pid not in processes(server) and len(processes(server)) == 3, "the end of the other")
     assert files.all_names(server) == {"second"}
     assert server.stop() == 0
