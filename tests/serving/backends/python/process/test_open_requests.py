@@ -1,8 +1,8 @@
 """Which request an answer is for, and what the end of a process fails: no process is needed for that."""
 
 import sys
-import threading
-import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,25 +66,34 @@ def test_the_end_of_a_process_fails_requests_whose_answers_were_going_to_come_la
     assert len(answers) == 2
 
 
-@pytest.mark.slow
-def test_the_end_of_a_process_leaves_what_is_admitted_meanwhile(open_requests: OpenRequests, answers: Answers) -> None:
-    over, interval = threading.Event(), sys.getswitchinterval()
+class _Met(dict[int, Any]):
+    """What is open; as soon as it is read or grows, ``other`` comes in between, once."""
 
-    def end_again_and_again() -> None:
-        while not over.is_set():
-            open_requests.process_ended()
+    other: Callable[[], object] | None = None
 
-    thread = threading.Thread(target=end_again_and_again)
-    sys.setswitchinterval(1e-6)  # Some thousand admissions meet an end at its worst moment.
-    try:
-        thread.start()
-        end = time.monotonic() + 2
-        while time.monotonic() < end and not answers:
-            open_requests.withdraw(_admitted(open_requests, answers, 2))
-    finally:
-        over.set()
-        thread.join()
-        sys.setswitchinterval(interval)
+    def __iter__(self) -> Iterator[int]:
+        self._meet()
+        return super().__iter__()
+
+    def update(self, *more: Any, **named: Any) -> None:
+        super().update(*more, **named)
+        self._meet()
+
+    def _meet(self) -> None:
+        other, self.other = self.other, None
+        if other is not None:
+            other()
+
+
+@pytest.mark.parametrize("first", ["the end", "the admission"])
+def test_the_end_of_a_process_leaves_what_is_admitted_meanwhile(
+    open_requests: OpenRequests, answers: Answers, first: str
+) -> None:
+    open_requests._open = met = _Met()
+    admit: Callable[[], object] = partial(_admitted, open_requests, answers, 2)
+    begun, met.other = (admit, open_requests.process_ended)[:: -1 if first == "the end" else 1]
+    begun()
+    assert len(met) == 2
     assert not answers
 
 
