@@ -89,6 +89,7 @@ class _Met(dict[int, Any]):
 def test_the_end_of_a_process_leaves_what_is_admitted_meanwhile(
     open_requests: OpenRequests, answers: Answers, first: str
 ) -> None:
+    """Threads that were left to chance met in the second order, and not once in the first."""
     open_requests._open = met = _Met()
     admit: Callable[[], object] = partial(_admitted, open_requests, answers, 2)
     begun, met.other = (admit, open_requests.process_ended)[:: -1 if first == "the end" else 1]
