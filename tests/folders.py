@@ -145,8 +145,8 @@ def main() -> int:
     print(f"{'package':48} {'folders':>7} {'cycles':>7} {'imports upwards':>16}")
     for level in (level for package in packages() for level in levels_of(package)):
         folders = {name for pair in level.arrows for name in pair} - {*_DOORS, "."}
-        if folders:
-            upward = level.upward()
+        upward = level.upward()
+        if folders or upward:
             bad += len(upward)
             print(f"{level.package:48} {len(folders):7} {len(level.cycles()):7} {len(upward):16}")
             for each in upward:

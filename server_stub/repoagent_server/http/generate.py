@@ -55,6 +55,7 @@ _NOT_ONE: Final = (
     "number of responses"
 )
 _IDENTITY: Final = (b"", b"identity")
+_NOT_WRITTEN: Final = "an answer of generate could not be written"
 _ALL_JSON: Final = OutputEncoding()
 
 
@@ -158,9 +159,14 @@ class _Once(Answer):
         if response is not None:
             self._response = response
             self._count += 1
-        if final and self._response is not None and is_long(self._response, _ALL_JSON):
-            self._long.do(lambda _: self._answer(), self._exchange.respond, self._request, self._exchange)
-        elif final:
+        if final:
+            try:
+                if self._response is not None and is_long(self._response, _ALL_JSON):
+                    self._long.do(lambda _: self._answer(), self._exchange.respond, self._request, self._exchange)
+                    return
+            except Exception as error:  # a fault of ours must not leave the client without an answer
+                self._exchange.respond(fault(error, _NOT_WRITTEN))
+                return
             self._exchange.respond(self._answer())
 
     def _answer(self) -> Response:
@@ -213,7 +219,7 @@ def _written(response: InferResponse, write: _Write = write_generate) -> tuple[i
     except RepoAgentError as error:
         return STATUS_OF[error.code], dumps({"error": client_text(error)})
     except Exception as error:  # a fault of ours must not leave the client without an answer
-        answer = fault(error, "an answer of generate could not be written")
+        answer = fault(error, _NOT_WRITTEN)
         return answer.status, bytes(answer.body)
 
 

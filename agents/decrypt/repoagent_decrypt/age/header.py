@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode, hkdf
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient, Stanza
-from repoagent_decrypt.age.stanzas.encoding import b64decode, b64encode, hkdf
 from repoagent_decrypt.files.errors import HeaderError, HeaderMacError, NoMatchError
 
 MAGIC: Final = b"age-encryption.org/"

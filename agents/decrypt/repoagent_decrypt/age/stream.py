@@ -11,8 +11,8 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from repoagent_decrypt.age.primitives.encoding import hkdf
 from repoagent_decrypt.age.stanzas import FileKey
-from repoagent_decrypt.age.stanzas.encoding import hkdf
 from repoagent_decrypt.files.errors import PayloadError
 
 CHUNK: Final = 64 << 10

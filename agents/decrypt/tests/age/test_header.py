@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repoagent_decrypt.age import header
 from repoagent_decrypt.age.header import MAX_HEADER_BYTES, make_header, open_header, read_header, write_stanza
+from repoagent_decrypt.age.primitives.encoding import b64encode
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas import FileKey, Stanza
-from repoagent_decrypt.age.stanzas.encoding import b64encode
 from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.files.errors import HeaderError, HeaderMacError, NoMatchError

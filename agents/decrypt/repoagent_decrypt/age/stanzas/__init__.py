@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from repoagent_decrypt.age.stanzas.encoding import b64decode
+from repoagent_decrypt.age.primitives.encoding import b64decode
 from repoagent_decrypt.files.errors import HeaderError
 
 FILE_KEY_BYTES: Final = 16

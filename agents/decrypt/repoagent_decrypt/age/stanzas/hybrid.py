@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
+from repoagent_decrypt.age.primitives.encoding import b64encode, bech32_decode_as, bech32_encode
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, share_of
-from repoagent_decrypt.age.stanzas.encoding import b64encode, bech32_decode_as, bech32_encode
 from repoagent_decrypt.files.errors import HeaderError, InvalidKeyError
 
 _TYPE: Final = "mlkem768x25519"

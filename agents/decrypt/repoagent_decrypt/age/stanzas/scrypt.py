@@ -7,8 +7,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body, open_file_key, seal_file_key
-from repoagent_decrypt.age.stanzas.encoding import b64decode, b64encode
 from repoagent_decrypt.files.errors import HeaderError, InvalidKeyError
 
 _TYPE: Final = "scrypt"

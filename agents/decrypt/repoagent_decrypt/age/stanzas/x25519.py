@@ -5,8 +5,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from repoagent_decrypt.age.primitives.encoding import b64encode, bech32_decode_as, bech32_encode, hkdf
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, open_file_key, seal_file_key, share_of
-from repoagent_decrypt.age.stanzas.encoding import b64encode, bech32_decode_as, bech32_encode, hkdf
 from repoagent_decrypt.files.errors import HeaderError, InvalidKeyError
 
 _TYPE: Final = "X25519"

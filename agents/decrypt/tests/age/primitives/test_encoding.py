@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_decrypt.age.stanzas.encoding import bech32_decode, bech32_encode
+from repoagent_decrypt.age.primitives.encoding import bech32_decode, bech32_encode
 from repoagent_decrypt.files.errors import InvalidKeyError
 
 SPEC_IDENTITY = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX"
