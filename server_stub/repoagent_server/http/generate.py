@@ -15,11 +15,12 @@ from repoagent_server.access import Right
 from repoagent_server.codec.binary import BY_TYPE, JsonKind
 from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.infer_request import OutputEncoding
-from repoagent_server.codec.infer_response import is_long, json_values
+from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.table import read_table, write_table
 from repoagent_server.handlers.inference import Answer, Inference, Mailbox, check_version
+from repoagent_server.http.infer import WholeAnswer
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Header, Request, Response, error_response
 from repoagent_server.http.service import Params, fault
@@ -55,7 +56,6 @@ _NOT_ONE: Final = (
     "number of responses"
 )
 _IDENTITY: Final = (b"", b"identity")
-_NOT_WRITTEN: Final = "an answer of generate could not be written"
 _ALL_JSON: Final = OutputEncoding()
 
 
@@ -142,32 +142,13 @@ class GenerateRoutes:
         return read(request.body, metadata, model, version, self._max_input_size, self._inference.limits)
 
 
-class _Once(Answer):
+class _Once(WholeAnswer):
     """The answer of ``generate``: the content of the only response."""
 
     def __init__(self, mailbox: Mailbox, exchange: Exchange, request: Request, long: LongWork, write: _Write) -> None:
-        super().__init__(mailbox)
+        super().__init__(mailbox, exchange, _ALL_JSON, request, long)
         self._write = write
-        self._exchange = exchange
-        self._request = request
-        self._long = long
         self._report = wanted_report(request)
-        self._response: InferResponse | None = None
-        self._count = 0
-
-    def deliver(self, response: InferResponse | None, final: bool) -> None:
-        if response is not None:
-            self._response = response
-            self._count += 1
-        if final:
-            try:
-                if self._response is not None and is_long(self._response, _ALL_JSON):
-                    self._long.do(lambda _: self._answer(), self._exchange.respond, self._request, self._exchange)
-                    return
-            except Exception as error:  # a fault of ours must not leave the client without an answer
-                self._exchange.respond(fault(error, _NOT_WRITTEN))
-                return
-            self._exchange.respond(self._answer())
 
     def _answer(self) -> Response:
         response = self._response
@@ -219,7 +200,7 @@ def _written(response: InferResponse, write: _Write = write_generate) -> tuple[i
     except RepoAgentError as error:
         return STATUS_OF[error.code], dumps({"error": client_text(error)})
     except Exception as error:  # a fault of ours must not leave the client without an answer
-        answer = fault(error, _NOT_WRITTEN)
+        answer = fault(error, "an answer of generate could not be written")
         return answer.status, bytes(answer.body)
 
 

@@ -127,8 +127,11 @@ def _leading_number(text: bytes) -> int:
     return int(match[1]) if len(match[1]) <= _DIGITS else -1
 
 
-class _Reply(Answer):
-    """Takes what the core answers to one request. HTTP has room for exactly one response."""
+class WholeAnswer(Answer):
+    """Takes what the core answers to one request. HTTP has room for exactly one response.
+
+    It is written beside the event loop if that takes long.
+    """
 
     __slots__ = ("_count", "_exchange", "_form", "_long", "_request", "_response")
 
@@ -156,6 +159,16 @@ class _Reply(Answer):
             except Exception as error:  # a fault of ours must not leave the client without an answer
                 answer = fault(error, "the answer to an inference request could not be written")
             self._exchange.respond(answer)
+
+    def _answer(self) -> Response:
+        """What the client gets."""
+        raise NotImplementedError
+
+
+class _Reply(WholeAnswer):
+    """The answer of ``infer``."""
+
+    __slots__ = ()
 
     def _answer(self) -> Response:
         response = self._response
