@@ -14,6 +14,8 @@ import numpy.typing as npt
 from repoagent_llm.runner.protocol import AdapterWeights, RunnerInfo, Segment, Seq
 from repoagent_llm.types.executor_errors import EngineError
 
+Array = npt.NDArray[Any]
+
 
 class SlabRows(ABC):
     """Which sequence lies in which row, and how long it is. Where the rows themselves are, its kinds know.
@@ -223,9 +225,6 @@ class Slab(SlabRows):
         self.data[:, :, row, :, start : start + tokens] = piece[:, :, :, :tokens]
         self.lengths[row] = start + tokens
         self.note(row, row + 1, 0)
-
-
-Array = npt.NDArray[Any]
 
 
 class AdapterRows:

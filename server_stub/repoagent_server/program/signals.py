@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
+logger: Final = logging.getLogger(__name__)
 _HURRY: Final = 2
 """The signal that is not the first: its sender does not want to wait for balancers any more."""
 
@@ -115,9 +116,6 @@ def hangup_calls(calls: Sequence[Callable[[], None]], stop: StopRequest) -> Iter
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager

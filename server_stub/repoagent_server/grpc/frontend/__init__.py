@@ -26,6 +26,10 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import Certificates, HeldCertificates
 
 _PACKAGE, _, _SERVICE_NAME = SERVICE.rpartition(".")
+_STALL_SECONDS: Final = 60.0
+"""For at least this long, at most for twice as long, a client may be silent in the middle of something."""
+_PART_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.005
 
 
 def public_pool() -> DescriptorPool:
@@ -83,12 +87,6 @@ def _messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
         message = stack.pop()
         yield message
         stack.extend(message.nested_type)
-
-
-_STALL_SECONDS: Final = 60.0
-"""For at least this long, at most for twice as long, a client may be silent in the middle of something."""
-_PART_SECONDS: Final = 1.0
-_POLL_SECONDS: Final = 0.005
 
 
 class GrpcFrontend(Frontend):
